@@ -1,0 +1,194 @@
+"""The error tree of CyberKV.
+
+    CyberKVError                     exit  kind
+    |- NotFound (KeyError)              3  not-found
+    |  |- BlockNotFound                 3  block-not-found
+    |  `- NameNotFound                  3  name-not-found
+    |- Corrupt (ValueError)             4  corrupt
+    |  |- DigestMismatch                4  digest-mismatch
+    |  |- MalformedBytes                4  malformed
+    |  |  |- MalformedCid               4  malformed-cid
+    |  |  |- MalformedCbor              4  malformed-cbor
+    |  |  |- MalformedNode              4  malformed-node
+    |  |  |- MalformedCar               4  malformed-car
+    |  |  `- TruncatedCar               4  truncated-car
+    |  `- LimitExceeded                 4  limit-exceeded
+    |- Refused (PermissionError)        5  refused
+    |  |- IdentityMismatch              5  identity-mismatch
+    |  |- NotPublic                     5  not-public
+    |  |- UnsupportedModel              5  unsupported-model
+    |  |- UnsafeNumerics                5  unsafe-numerics
+    |  `- UnsupportedFormat             5  unsupported-format
+    |- AccessDenied (PermissionError)   6  access-denied
+    |- PeerError (ConnectionError)      7  peer
+    |  |- PeerUnreachable               7  peer-unreachable
+    |  `- PeerMisbehaved                7  peer-misbehaved
+    `- TierFull (OSError)               8  full
+
+Each class also inherits the builtin it refines, carries its data as attributes, and may carry a hint: what to do next.
+"""
+
+from typing import ClassVar
+
+
+class CyberKVError(Exception):
+    """Base of every error this project raises on purpose.
+
+    `data` is JSON-ready and appears beside the message in `--json` output; `hint` says what to do next.
+    """
+
+    exit_code: ClassVar[int] = 1
+    kind: ClassVar[str] = "error"
+
+    def __init__(self, message: str, *, hint: str = "", **data: object) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.data = data
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class NotFound(CyberKVError, KeyError):
+    """Something named is not here."""
+
+    exit_code = 3
+    kind = "not-found"
+
+
+class BlockNotFound(NotFound):
+    """No block with this CID in the store or at the peer."""
+
+    kind = "block-not-found"
+
+
+class NameNotFound(NotFound):
+    """No conversation or model with this name, CID or CID prefix."""
+
+    kind = "name-not-found"
+
+
+class Corrupt(CyberKVError, ValueError):
+    """Bytes that are not what they claim to be."""
+
+    exit_code = 4
+    kind = "corrupt"
+
+
+class DigestMismatch(Corrupt):
+    """Bytes that do not hash to their CID."""
+
+    kind = "digest-mismatch"
+
+
+class MalformedBytes(Corrupt):
+    """Bytes outside their format."""
+
+    kind = "malformed"
+
+
+class MalformedCid(MalformedBytes):
+    """Not one of the four CID forms this project uses."""
+
+    kind = "malformed-cid"
+
+
+class MalformedCbor(MalformedBytes):
+    """Not canonical dag-cbor; `offset` says where."""
+
+    kind = "malformed-cbor"
+
+
+class MalformedNode(MalformedBytes):
+    """Canonical dag-cbor that is not a valid node; `field` says which part."""
+
+    kind = "malformed-node"
+
+
+class MalformedCar(MalformedBytes):
+    """Not a CARv1 stream; `offset` says where."""
+
+    kind = "malformed-car"
+
+
+class TruncatedCar(MalformedBytes):
+    """A CAR stream that ends inside a section or before its root's closure is complete."""
+
+    kind = "truncated-car"
+
+
+class LimitExceeded(Corrupt):
+    """A size, depth or count over its bound in `limits`."""
+
+    kind = "limit-exceeded"
+
+
+class Refused(CyberKVError, PermissionError):
+    """Allowed by the bytes, refused by policy or identity."""
+
+    exit_code = 5
+    kind = "refused"
+
+
+class IdentityMismatch(Refused):
+    """Two model identities differ; `field`, `expected` and `got` name the first axis."""
+
+    kind = "identity-mismatch"
+
+
+class NotPublic(Refused):
+    """Publishing was not asked for explicitly."""
+
+    kind = "not-public"
+
+
+class UnsupportedModel(Refused):
+    """A model this runtime would compute wrongly; `field` and `got` name the reason."""
+
+    kind = "unsupported-model"
+
+
+class UnsafeNumerics(Refused):
+    """The canonical rule does not hold in this setting, so nothing may be sealed."""
+
+    kind = "unsafe-numerics"
+
+
+class UnsupportedFormat(Refused):
+    """A store or node of a newer version than this program reads."""
+
+    kind = "unsupported-format"
+
+
+class AccessDenied(CyberKVError, PermissionError):
+    """The reader lacks a key or a grant."""
+
+    exit_code = 6
+    kind = "access-denied"
+
+
+class PeerError(CyberKVError, ConnectionError):
+    """A peer did not give what was asked."""
+
+    exit_code = 7
+    kind = "peer"
+
+
+class PeerUnreachable(PeerError):
+    """No answer within the time allowed."""
+
+    kind = "peer-unreachable"
+
+
+class PeerMisbehaved(PeerError):
+    """An answer outside the protocol: a wrong type, an endless body, a page instead of a block."""
+
+    kind = "peer-misbehaved"
+
+
+class TierFull(CyberKVError, OSError):
+    """No room, and nothing that may be dropped."""
+
+    exit_code = 8
+    kind = "full"
