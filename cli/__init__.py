@@ -1,0 +1,1 @@
+"""The `cyberkv` command: the only reader of environment, clock and home directory."""

@@ -1,9 +1,10 @@
 """Strict dag-cbor, both ways: one value has one encoding, and nothing else is accepted.
 
-Strictness is what makes a CID a name: if two byte strings could mean one node, two CIDs would name it. Decoding runs
-in three steps, cheapest first: `scan` walks the item heads without building anything and refuses every form that
-dag-cbor lacks; cbor2 builds the value under a depth bound; the value is encoded again and must give the same bytes,
-which catches what a single head cannot show (key order, repeated keys, missing or trailing bytes).
+Strictness is what makes a CID a name: if two byte strings could mean one node, two CIDs would name it.
+Decoding runs in three steps, cheapest first: `scan` walks the item heads without building anything and
+refuses every form that dag-cbor lacks; cbor2 builds the value under a depth bound; the value is encoded again
+and must give the same bytes, which catches what a single head cannot show (key order, repeated keys, missing
+or trailing bytes).
 
 >>> encode({"b": 1, "a": [True, None]}).hex()
 'a2616182f5f6616201'
@@ -16,59 +17,113 @@ cyberkv.cybergraph.errors.MalformedCbor: dag-cbor at byte 0: not in its shortest
 """
 
 import re
-from collections.abc import Iterable
-from functools import lru_cache
+import struct
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeAlias, Union
 
 import cbor2
 
-from .cid import CID_PREFIXES, Buffer, Cid
+from .cid import Buffer, Cid
 from .errors import LimitExceeded, MalformedCbor
-from .limits import MAX_NODE_BYTES, MAX_NODE_DEPTH, MAX_TEXT_BYTES
+from .limits import MAX_NODE_BYTES, MAX_NODE_DEPTH, MAX_NODE_ITEMS, MAX_TEXT_BYTES
 
-Value: TypeAlias = Union[None, bool, int, str, bytes, Cid, list["Value"], dict[str, "Value"]]  # noqa: UP007
+Value: TypeAlias = Union[bool, int, str, bytes, Cid, list["Value"], dict[str, "Value"], None]  # noqa: UP007
 
 MAX_INT: Final = (1 << 63) - 1
-"""Integers outside ±2^63 do not survive other languages' decoders."""
+"""Integers outside 64 signed bits do not survive other languages' decoders."""
+
+MAX_TOKEN: Final = (1 << 32) - 1
 
 LINK_HEAD: Final = bytes.fromhex("d82a582500")
 """Tag 42, a byte string of 37, and the identity multibase prefix: what stands before every CID."""
 
+NULL: Final = b"\xf6"
+TRUE: Final = b"\xf5"
+FALSE: Final = b"\xf4"
+
 _WIDTHS: Final = {24: 1, 25: 2, 26: 4, 27: 8}
 _UINT, _NEGATIVE, _BYTES, _TEXT, _ARRAY, _MAP, _TAG, _SIMPLE = range(8)
+_BYTE: Final = tuple(bytes((value,)) for value in range(256))
+_ONLY_INT: Final = {int}
+_bytes_new = bytes.__new__
 
-# Nearly every item of a node is one of these, and each is known good from its first bytes alone, so one pass of the
-# regular-expression engine checks a whole run of them. The quantifier is possessive: it never backtracks.
-_PLAIN: Final = re.compile(
-    rb"(?:[\x00-\x17]|\x18[\x18-\xff]|\x19(?!\x00)..|\x1a(?!\x00\x00)...."  # unsigned below 2^32
-    rb"|[\x80-\x97\xa0-\xb7]|[\xf4-\xf6]"  # heads of short lists and maps; false, true, null
-    rb"|" + re.escape(LINK_HEAD) + b"(?:" + b"|".join(map(re.escape, sorted(CID_PREFIXES))) + rb").{32}"
-    rb"|\x58\x24.{36}|" + b"|".join(rb"[\x%02x\x%02x].{%d}" % (0x40 + n, 0x60 + n, n) for n in range(24)) + rb")*+",
-    re.DOTALL,
+# Nearly every item of a node is one of these, and each is known good from its first bytes alone, so the
+# regular-expression engine checks a whole run of them in one call. Alternatives are tried in order: frequent
+# ones first.
+_SHORT: Final = sorted(range(24), key=lambda size: (size not in (2, 4, 5, 6, 7, 8, 10, 14), size))
+_ITEM: Final = b"|".join(
+    (
+        rb"\x19[\x01-\xff].|[\x00-\x17]|\x18[\x18-\xff]|\x1a(?!\x00\x00)....",  # unsigned below 2^32
+        re.escape(LINK_HEAD) + rb"\x01[\x55\x71][\x12\x1e]\x20.{32}",
+        rb"\x58\x24.{36}",  # a CID as bytes
+        rb"[\x80-\x97\xa0-\xb7\xf4-\xf6]",  # heads of short lists and maps; false, true, null
+        *(
+            rb"[\x%02x\x%02x].{%d}" % (0x40 + size, 0x60 + size, size) for size in _SHORT
+        ),  # short bytes and text
+    )
 )
+_PLAIN_ITEM: Final = re.compile(_ITEM, re.DOTALL)
+_PLAIN_RUN: Final = re.compile(b"(?:" + _ITEM + b")*+", re.DOTALL)  # possessive: it never backtracks
+
+
+def _pack(layout: str) -> Callable[..., bytes]:
+    return struct.Struct(layout).pack
+
+
+_pack_8, _pack_16, _pack_32, _pack_64 = map(_pack, (">BB", ">BH", ">BL", ">BQ"))
 
 
 def head(major: int, value: int) -> bytes:
     """Encode an item head: major type and argument, in the shortest form."""
+    first = major << 5
     if value < 24:
-        return bytes((major << 5 | value,))
-    for info, width in _WIDTHS.items():
-        if value < 1 << 8 * width:
-            return bytes((major << 5 | info,)) + value.to_bytes(width, "big")
-    raise LimitExceeded(f"integer {value} does not fit 64 bits")
+        return _BYTE[first | value]
+    if value < 1 << 8:
+        return _pack_8(first | 24, value)
+    if value < 1 << 16:
+        return _pack_16(first | 25, value)
+    if value < 1 << 32:
+        return _pack_32(first | 26, value)
+    return _pack_64(first | 27, value)
 
 
-@lru_cache(1 << 16)
 def encode_int(value: int) -> bytes:
-    """Encode one integer. Raises `LimitExceeded` beyond 64 bits."""
-    if not -MAX_INT <= value <= MAX_INT:
-        raise LimitExceeded(f"integer {value} does not fit 64 bits")
+    """Encode one integer. Raises `LimitExceeded` beyond 64 signed bits."""
+    if not -MAX_INT - 1 <= value <= MAX_INT:
+        raise LimitExceeded(f"integer {value} does not fit 64 signed bits")
     return head(_UINT, value) if value >= 0 else head(_NEGATIVE, -1 - value)
 
 
+class _TokenTable(dict[int, bytes]):
+    """Encodings of token ids seen so far: a text uses few of them, again and again."""
+
+    MOST_ENTRIES = 1 << 16
+
+    def __missing__(self, token: int) -> bytes:
+        if not 0 <= token <= MAX_TOKEN:
+            raise MalformedCbor(f"token id {token} is not between 0 and {MAX_TOKEN}")
+        data = encode_int(token)
+        if len(self) < self.MOST_ENTRIES:
+            self[token] = data
+        return data
+
+
+_encode_token = _TokenTable().__getitem__
+
+
+def encode_tokens(tokens: Sequence[int]) -> bytes:
+    """Encode a list of token ids. Raises `MalformedCbor` for anything but integers from 0 to `MAX_TOKEN`."""
+    if tokens and {*map(type, tokens)} != _ONLY_INT:  # True and 1.0 would find the entry of 1
+        raise MalformedCbor("token ids must be integers")
+    return encode_list(map(_encode_token, tokens), len(tokens))
+
+
 def encode_text(value: str) -> bytes:
-    """Encode one text string."""
-    data = value.encode()
+    """Encode one text string. Raises `MalformedCbor` where UTF-8 has no form for it (half a surrogate)."""
+    try:
+        data = value.encode()
+    except UnicodeEncodeError as error:
+        raise MalformedCbor(f"text without a UTF-8 form: {value!r:.60}") from error
     return head(_TEXT, len(data)) + data
 
 
@@ -87,33 +142,60 @@ def encode_list(items: Iterable[bytes], count: int) -> bytes:
     return head(_ARRAY, count) + b"".join(items)
 
 
+def map_head(count: int) -> bytes:
+    """Encode what stands before a map of `count` entries."""
+    return head(_MAP, count)
+
+
+def key_order(name: str) -> tuple[int, bytes]:
+    """Sort key that puts map keys in dag-cbor order: shorter first, then by bytes."""
+    data = name.encode()
+    return len(data), data
+
+
 def encode_map(pairs: Iterable[tuple[str, bytes]]) -> bytes:
-    """Encode a map whose values are encoded already; keys are put in dag-cbor order (length, then bytes)."""
-    keyed = sorted((len(key := name.encode()), key, value) for name, value in pairs)
-    return head(_MAP, len(keyed)) + b"".join(head(_TEXT, size) + key + value for size, key, value in keyed)
+    """Encode a map whose values are encoded already; keys are put in dag-cbor order."""
+    pairs = list(pairs)
+    if not {type(name) for name, _ in pairs} <= {str}:
+        raise MalformedCbor("map key that is not text")
+    entries = sorted((len(key := encode_text(name)), key, value) for name, value in pairs)
+    return map_head(len(entries)) + b"".join(key + value for _, key, value in entries)
 
 
 def encode(value: Value) -> bytes:
-    """Encode any value as canonical dag-cbor. Raises `MalformedCbor` for a type dag-cbor lacks (floats included)."""
-    match value:
-        case Cid():
-            return encode_link(value)
-        case str():
-            return encode_text(value)
-        case bool():
-            return b"\xf5" if value else b"\xf4"
-        case int():
-            return encode_int(value)
-        case bytes():
-            return encode_bytes(value)
-        case list():
-            return encode_list(map(encode, value), len(value))
-        case dict() if all(isinstance(key, str) for key in value):
-            return encode_map((key, encode(item)) for key, item in value.items())
-        case None:
-            return b"\xf6"
+    """Encode any value as canonical dag-cbor, and nothing that `decode` would refuse.
+
+    Raises `MalformedCbor` for a type dag-cbor lacks here (floats included), `LimitExceeded` for size, depth
+    and count.
+    """
+    data = _encode(value, MAX_NODE_DEPTH)
+    scan(data)
+    return data
+
+
+_SCALARS: Final[dict[type, Callable[[Any], bytes]]] = {
+    int: encode_int,
+    Cid: encode_link,
+    bytes: encode_bytes,
+    str: encode_text,
+    bool: lambda value: TRUE if value else FALSE,
+    type(None): lambda _: NULL,
+}
+
+
+def _encode(value: Any, depth: int) -> bytes:
+    kind = type(value)  # exact types only: True is an int to isinstance, and a Cid is bytes
+    if kind in _SCALARS:
+        return _SCALARS[kind](value)
+    if depth == 0:
+        raise LimitExceeded(f"more than {MAX_NODE_DEPTH} containers inside one another")
+    if kind is list:
+        return encode_list([_encode(item, depth - 1) for item in value], len(value))
+    if kind is dict:
+        return encode_map([(key, _encode(item, depth - 1)) for key, item in value.items()])
     raise MalformedCbor(
-        f"dag-cbor has no {type(value).__name__} here", hint="nodes hold integers, text, bytes, lists, maps and links"
+        f"dag-cbor has no {kind.__name__} here",
+        hint="nodes hold integers, text, bytes, lists, maps and links",
     )
 
 
@@ -124,82 +206,85 @@ def _fail(offset: int, reason: str) -> MalformedCbor:
 def scan(data: bytes) -> None:
     """Check the head of every item, building nothing, in time linear in the length.
 
-    Refuses tags other than a whole CID link, floats, indefinite and long forms, strings that run past the end and
-    counts no input could fill. Raises `MalformedCbor` or `LimitExceeded`.
+    Refuses tags other than a whole CID link, floats, indefinite and long forms, strings that run past the end
+    and counts no input could fill. Raises `MalformedCbor` or `LimitExceeded`.
     """
-    if len(data) > MAX_NODE_BYTES:
-        raise LimitExceeded(f"node of {len(data)} bytes, limit {MAX_NODE_BYTES}", size_bytes=len(data))
-    size, at = len(data), 0
-    while (at := _plain_end(data, at)) < size:
-        major, info = data[at] >> 5, data[at] & 31
-        if major == _TAG:
-            raise _fail(at, "tag that is not a whole link to a CID of a supported form")
-        if major == _SIMPLE:
-            raise _fail(at, "float, undefined or simple value")
-        if info not in _WIDTHS and info > 23:
-            raise _fail(at, "indefinite length or reserved form")
-        width = _WIDTHS.get(info, 0)
-        after = at + 1 + width
-        if after > size:
-            raise _fail(at, "ends inside a head")
-        argument = int.from_bytes(data[at + 1 : after], "big") if width else info
-        if width and (argument < 24 or argument >> 4 * width == 0 and width > 1):
-            raise _fail(at, "not in its shortest form")
-        if major in (_BYTES, _TEXT):
-            if argument > size - after:
-                raise _fail(at, "ends inside a string")
-            if major == _TEXT and argument > MAX_TEXT_BYTES:
-                raise LimitExceeded(f"text of {argument} bytes, limit {MAX_TEXT_BYTES}", size_bytes=argument)
-            after += argument
-        elif major in (_ARRAY, _MAP) and argument > size - after:  # every item takes a byte at least
-            raise _fail(at, "more items than bytes")
-        at = after
+    size, at, items = len(data), 0, 0
+    if size > MAX_NODE_BYTES:
+        raise LimitExceeded(f"node of {size} bytes, limit {MAX_NODE_BYTES}", size_bytes=size)
+    # An item takes a byte at least, so only a long input can hold too many: there they are counted one by
+    # one.
+    plain = _PLAIN_RUN if size <= MAX_NODE_ITEMS else _PLAIN_ITEM
+    while at < size:
+        items += 1
+        if items > MAX_NODE_ITEMS:
+            raise LimitExceeded(f"node of more than {MAX_NODE_ITEMS} values", offset=at)
+        found = plain.match(data, at)
+        at = found.end() if found and found.end() > at else _other_end(data, at)
 
 
-def _plain_end(data: bytes, at: int) -> int:
-    run = _PLAIN.match(data, at)
-    return run.end() if run else at
+def _other_end(data: bytes, at: int) -> int:
+    """Check the head of an item that is not among the plain ones; give the offset after it and its string."""
+    major, info = data[at] >> 5, data[at] & 31
+    if major == _TAG:
+        raise _fail(at, "tag that is not a whole link to a CID of a supported form")
+    if major == _SIMPLE:
+        raise _fail(at, "float, undefined or simple value")
+    if info > 23 and info not in _WIDTHS:
+        raise _fail(at, "indefinite length or reserved form")
+    width = _WIDTHS.get(info, 0)
+    after = at + 1 + width
+    if after > len(data):
+        raise _fail(at, "ends inside a head")
+    argument = int.from_bytes(data[at + 1 : after], "big") if width else info
+    if width and (argument < 24 or (width > 1 and argument >> 4 * width == 0)):
+        raise _fail(at, "not in its shortest form")
+    if major in (_ARRAY, _MAP) and argument > len(data) - after:
+        raise _fail(at, "more items than bytes")
+    if major not in (_BYTES, _TEXT):
+        return after
+    if argument > len(data) - after:
+        raise _fail(at, "ends inside a string")
+    if major == _TEXT and argument > MAX_TEXT_BYTES:
+        raise LimitExceeded(f"text of {argument} bytes, limit {MAX_TEXT_BYTES}", size_bytes=argument)
+    return after + argument
+
+
+def _link(tag: cbor2.CBORTag, _immutable: bool) -> Cid:  # noqa: FBT001
+    return _bytes_new(Cid, tag.value[1:])  # the scan has checked the form
 
 
 def parse(data: Buffer) -> Any:
-    """Scan and build a value, links as `cbor2.CBORTag`, *without* the re-encode check: the caller must make it.
+    """Scan and build a value, links as `Cid`, *without* the re-encode check: the caller must make it.
 
     Raises `MalformedCbor` or `LimitExceeded`.
     """
-    data = bytes(data)
+    if type(data) is not bytes:
+        data = bytes(data)
     scan(data)
     try:
-        return cbor2.loads(data, max_depth=MAX_NODE_DEPTH)
-    except (cbor2.CBORDecodeError, UnicodeDecodeError, RecursionError) as error:
+        # Keys of other types than text could be chosen to collide, and a map of them would take quadratic
+        # time.
+        return cbor2.loads(data, max_depth=MAX_NODE_DEPTH, strict_hashable_types=True, tag_hook=_link)
+    except cbor2.CBORDecodeError as error:
+        if "nesting depth" in str(error):
+            raise LimitExceeded(f"more than {MAX_NODE_DEPTH} containers inside one another") from error
         raise _fail(0, str(error)) from error
 
 
-def as_link(item: object) -> Cid:
-    """Turn what `parse` gives for a link into its `Cid`. `scan` has checked the form. Raises `MalformedCbor`."""
-    if type(item) is not cbor2.CBORTag:
-        raise MalformedCbor(f"expected a link, got {type(item).__name__}")
-    return Cid(item.value[1:])
-
-
-def _resolve(item: Any) -> Value:
-    match item:
-        case cbor2.CBORTag():
-            return as_link(item)
-        case list():
-            return [_resolve(each) for each in item]
-        case dict():
-            return {key: _resolve(each) for key, each in item.items()}
-    return item  # type: ignore[no-any-return]
+def not_canonical() -> MalformedCbor:
+    """Build the error for bytes that differ from the encoding of what they were read as."""
+    return _fail(0, "not canonical: keys out of order or repeated, or bytes after the value")
 
 
 def check_canonical(data: Buffer, encoded: bytes) -> None:
     """Compare received bytes with the encoding of what they were read as. Raises `MalformedCbor`."""
     if encoded != data:
-        raise _fail(0, "not canonical: keys out of order or repeated, or bytes after the value")
+        raise not_canonical()
 
 
 def decode(data: Buffer) -> Value:
     """Decode canonical dag-cbor of any shape, links as `Cid`. Raises `MalformedCbor` or `LimitExceeded`."""
-    value = _resolve(parse(data))
-    check_canonical(data, encode(value))
+    value: Value = parse(data)
+    check_canonical(data, _encode(value, MAX_NODE_DEPTH))
     return value

@@ -1,6 +1,7 @@
 """The error tree of CyberKV.
 
     CyberKVError                     exit  kind
+    |- BadReference (ValueError)        2  bad-reference
     |- NotFound (KeyError)              3  not-found
     |  |- BlockNotFound                 3  block-not-found
     |  `- NameNotFound                  3  name-not-found
@@ -48,6 +49,13 @@ class CyberKVError(Exception):
 
     def __str__(self) -> str:
         return self.message
+
+
+class BadReference(CyberKVError, ValueError):
+    """A name or reference that cannot be used: ambiguous, or of a form that is not allowed."""
+
+    exit_code = 2
+    kind = "bad-reference"
 
 
 class NotFound(CyberKVError, KeyError):

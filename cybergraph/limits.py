@@ -25,6 +25,9 @@ MAX_CAR_HEADER_BYTES = 1 << 16
 MAX_CAR_SECTION_BYTES = 36 + MAX_LEAF_BYTES
 """One CAR section: a CID and its block."""
 
+MAX_CAR_SECTIONS = 1 << 21
+"""Blocks in one CAR file that is opened for random access: over ten million tokens of a large model."""
+
 MAX_BLOCK_TOKENS = 1024
 """Largest `block_size`."""
 

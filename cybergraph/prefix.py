@@ -1,7 +1,7 @@
 """Prefix keys: the name of a block's *inputs*, known before the work is done.
 
-A CID names bytes and can only verify them; a prefix key names (model, everything before, these tokens) and can find
-them. Framing by dag-cbor keeps the parts apart: no two inputs give one key.
+A CID names bytes and can only verify them; a prefix key names (model, everything before, these tokens) and
+can find them. Framing by dag-cbor keeps the parts apart: no two inputs give one key.
 
 >>> model = Cid.of(b"", codec="dag-cbor", hash_name="sha2-256")
 >>> first = prefix_key(model, None, (1, 2))
@@ -15,15 +15,22 @@ from collections.abc import Iterator, Sequence
 from typing import NewType
 
 from .cid import Cid
-from .dagcbor import encode
+from .dagcbor import NULL, encode_bytes, encode_link, encode_list, encode_tokens
 
 PrefixKey = NewType("PrefixKey", bytes)
 """32 bytes."""
 
 
-def prefix_key(model: Cid, parent: PrefixKey | None, tokens: Sequence[int], *, secret: bytes | None = None) -> PrefixKey:
-    """Key of one block. With `secret` (32 bytes) the key is an HMAC, so that nobody without it can test guesses."""
-    message = encode([model, parent, list(tokens)])
+def prefix_key(
+    model: Cid, parent: PrefixKey | None, tokens: Sequence[int], *, secret: bytes | None = None
+) -> PrefixKey:
+    """Give the key of one block.
+
+    With `secret` (32 bytes) the key is an HMAC, so that nobody without the secret can test guesses.
+    """
+    message = encode_list(
+        (encode_link(model), NULL if parent is None else encode_bytes(parent), encode_tokens(tokens)), 3
+    )
     if secret is None:
         return PrefixKey(hashlib.sha256(message).digest())
     return PrefixKey(hmac.digest(secret, message, "sha256"))
@@ -32,7 +39,7 @@ def prefix_key(model: Cid, parent: PrefixKey | None, tokens: Sequence[int], *, s
 def prefix_keys(
     model: Cid, tokens: Sequence[int], block_size: int, *, secret: bytes | None = None
 ) -> Iterator[PrefixKey]:
-    """Keys of every full block of a token sequence, in order."""
+    """Give the keys of every full block of a token sequence, in order."""
     parent: PrefixKey | None = None
     for start in range(0, len(tokens) - block_size + 1, block_size):
         parent = prefix_key(model, parent, tokens[start : start + block_size], secret=secret)

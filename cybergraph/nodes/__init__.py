@@ -16,7 +16,9 @@ from .model import CANONICAL_RULE, Model, Rope
 from .sealed import Sealed
 from .segment import NextBlock, Segment
 
-TYPES: dict[str, type[Node]] = {cls.TYPE: cls for cls in (Model, ModelCard, Block, Segment, Conversation, Sealed)}
+TYPES: dict[str, type[Node]] = {
+    cls.TYPE: cls for cls in (Model, ModelCard, Block, Segment, Conversation, Sealed)
+}
 
 
 def decode_node(data: Buffer, *, verify: Cid | None = None) -> Node:
@@ -49,6 +51,6 @@ def _collect(value: Value, found: list[Cid]) -> None:
 
 
 __all__ = [
-    "CANONICAL_RULE", "EMPTY_TAIL", "TYPES", "Block", "Conversation", "Model", "ModelCard", "NextBlock", "Node",
-    "Record", "Rope", "Sealed", "Segment", "Signature", "Tail", "decode_node", "links",
+    "CANONICAL_RULE", "EMPTY_TAIL", "TYPES", "Block", "Conversation", "Model", "ModelCard", "NextBlock",
+    "Node", "Record", "Rope", "Sealed", "Segment", "Signature", "Tail", "decode_node", "links",
 ]  # fmt: skip

@@ -1,30 +1,25 @@
 """`cyberkv/block`: the K and V of `block_size` consecutive tokens, as one leaf per layer group."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from ..cid import Cid
 from ..limits import MAX_BLOCK_TOKENS, MAX_LEAVES_PER_BLOCK
 from .base import Node
-from .kinds import CidBytes, Kind, Link, Listing, Maybe, Tokens
+from .kinds import CidBytes, Link, Listing, Maybe, Tokens
+
 
 @dataclass(frozen=True, slots=True)
 class Block(Node):
     """One sealed block."""
 
-    model: Cid
+    model: Annotated[Cid, Link("dag-cbor")]
     """Identity of the model that computed it."""
-    prev: Cid | None
+    prev: Annotated[Cid | None, Maybe(CidBytes())]
     """The block before, by name and not by link: nothing recurses over the length of a conversation."""
-    tokens: tuple[int, ...]
+    tokens: Annotated[tuple[int, ...], Tokens(MAX_BLOCK_TOKENS, least=1)]
     """The token ids of the window."""
-    kv: tuple[Cid, ...]
+    kv: Annotated[tuple[Cid, ...], Listing(Link("raw"), MAX_LEAVES_PER_BLOCK, least=1)]
     """Leaves, one per layer group, lowest layers first."""
 
     TYPE: ClassVar = "cyberkv/block"
-    KINDS: ClassVar[dict[str, Kind]] = {
-        "model": Link("dag-cbor"),
-        "prev": Maybe(CidBytes()),
-        "tokens": Tokens(MAX_BLOCK_TOKENS, least=1),
-        "kv": Listing(Link("raw"), MAX_LEAVES_PER_BLOCK, least=1),
-    }

@@ -1,33 +1,26 @@
 """`cyberkv/conversation`: the root that names a whole conversation."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from ..cid import Cid
 from ..limits import MAX_BLOCK_TOKENS, MAX_LEAVES_PER_BLOCK, MAX_SEGMENTS, MAX_TITLE_BYTES
 from .base import Nested, Node, Record
-from .kinds import Kind, Link, Listing, Maybe, Text, Tokens, Uint
+from .kinds import Link, Listing, Maybe, Text, Tokens, Uint
 
 
 @dataclass(frozen=True, slots=True)
 class Tail(Record):
     """The tokens after the last full block. Never indexed, never shared, dropped with its root."""
 
-    tokens: tuple[int, ...]
-    prefilled: int
-    """How many of the tail's rows, from its start, came from a canonical step; the rest were decoded one by one.
-    A reader without the rows computes them again in the same way and gets the same bytes."""
-    domain: str | None
+    tokens: Annotated[tuple[int, ...], Tokens(MAX_BLOCK_TOKENS - 1)]
+    prefilled: Annotated[int, Uint(MAX_BLOCK_TOKENS)]
+    """How many of the tail's rows, from its start, came from a canonical step; the rest were decoded one by
+    one. A reader without the rows computes them again in the same way and gets the same bytes."""
+    domain: Annotated[str | None, Maybe(Text(128))]
     """Numeric domain that computed the rows; null without rows."""
-    kv: tuple[Cid, ...] | None
+    kv: Annotated[tuple[Cid, ...] | None, Maybe(Listing(Link("raw"), MAX_LEAVES_PER_BLOCK, least=1))]
     """The rows as leaves of `len(tokens)` rows per layer, or null."""
-
-    KINDS: ClassVar[dict[str, Kind]] = {
-        "tokens": Tokens(MAX_BLOCK_TOKENS - 1),
-        "prefilled": Uint(MAX_BLOCK_TOKENS),
-        "domain": Maybe(Text(128)),
-        "kv": Maybe(Listing(Link("raw"), MAX_LEAVES_PER_BLOCK, least=1)),
-    }
 
 
 EMPTY_TAIL = Tail(tokens=(), prefilled=0, domain=None, kv=None)
@@ -37,35 +30,22 @@ EMPTY_TAIL = Tail(tokens=(), prefilled=0, domain=None, kv=None)
 class Conversation(Node):
     """Root -> segment -> block -> leaf: depth 3 at any length."""
 
-    model: Cid
-    block_size: int
-    length: int
+    model: Annotated[Cid, Link("dag-cbor")]
+    block_size: Annotated[int, Uint(MAX_BLOCK_TOKENS, least=1)]
+    length: Annotated[int, Uint()]
     """Tokens: full blocks and tail."""
-    segments: tuple[Cid, ...]
-    tail: Tail
-    parent: Cid | None
+    segments: Annotated[tuple[Cid, ...], Listing(Link("dag-cbor"), MAX_SEGMENTS)]
+    tail: Annotated[Tail, Nested(Tail)]
+    parent: Annotated[Cid | None, Maybe(Link("dag-cbor"))]
     """The root this one was forked from."""
-    fork_at: int | None
+    fork_at: Annotated[int | None, Maybe(Uint())]
     """Token position of the fork."""
-    approx: str | None
+    approx: Annotated[str | None, Maybe(Text(256))]
     """Why the bytes are not exact, or null."""
-    title: str
-    created: str
+    title: Annotated[str, Text(MAX_TITLE_BYTES)]
+    created: Annotated[str, Text(32)]
     """RFC 3339 time in UTC, or empty."""
-    bytes: int
+    bytes: Annotated[int, Uint()]
     """Payload of all leaves, full blocks and tail."""
 
     TYPE: ClassVar = "cyberkv/conversation"
-    KINDS: ClassVar[dict[str, Kind]] = {
-        "model": Link("dag-cbor"),
-        "block_size": Uint(MAX_BLOCK_TOKENS),
-        "length": Uint(),
-        "segments": Listing(Link("dag-cbor"), MAX_SEGMENTS),
-        "tail": Nested(Tail),
-        "parent": Maybe(Link("dag-cbor")),
-        "fork_at": Maybe(Uint()),
-        "approx": Maybe(Text(256)),
-        "title": Text(MAX_TITLE_BYTES),
-        "created": Text(32),
-        "bytes": Uint(),
-    }

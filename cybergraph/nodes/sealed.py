@@ -1,32 +1,23 @@
 """`cyberkv/sealed`: the public face of an access-controlled conversation. It names ciphertext only."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from ..cid import Cid
 from .base import Node
-from .kinds import Bytes, Kind, Link, Uint
+from .kinds import Bytes, Link, Uint
 
 
 @dataclass(frozen=True, slots=True)
 class Sealed(Node):
     """Encrypted page table, the grant that opens it, and the set of ciphertext leaves to pin."""
 
-    alg: int
-    lineage: bytes
-    epoch: int
-    commitment: bytes
-    grant: Cid
-    manifest: Cid
-    pinset: Cid
+    alg: Annotated[int, Uint(255)]
+    lineage: Annotated[bytes, Bytes(32)]
+    epoch: Annotated[int, Uint((1 << 32) - 1)]
+    commitment: Annotated[bytes, Bytes(32)]
+    grant: Annotated[Cid, Link("dag-cbor")]
+    manifest: Annotated[Cid, Link("raw")]
+    pinset: Annotated[Cid, Link("dag-cbor")]
 
     TYPE: ClassVar = "cyberkv/sealed"
-    KINDS: ClassVar[dict[str, Kind]] = {
-        "alg": Uint(255),
-        "lineage": Bytes(32),
-        "epoch": Uint((1 << 32) - 1),
-        "commitment": Bytes(32),
-        "grant": Link("dag-cbor"),
-        "manifest": Link("raw"),
-        "pinset": Link("dag-cbor"),
-    }

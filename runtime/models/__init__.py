@@ -1,0 +1,1 @@
+"""Models: configuration, weights, tokenizer, identity and the registry of a home."""

@@ -1,0 +1,51 @@
+"""SmolLM2 for the benchmarks: one engine over a fresh home, and the same weights in transformers."""
+
+import os
+
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # read when torch loads; see docs/design.md on spinning threads
+
+from collections.abc import Iterator  # noqa: E402
+from contextlib import contextmanager  # noqa: E402
+from pathlib import Path  # noqa: E402
+from tempfile import TemporaryDirectory  # noqa: E402
+from typing import Any  # noqa: E402
+
+import torch  # noqa: E402
+
+from cyberkv.cybergraph.index import Index  # noqa: E402
+from cyberkv.cybergraph.store.disk import DiskStore  # noqa: E402
+from cyberkv.runtime.engine import Engine, build_engine  # noqa: E402
+from cyberkv.runtime.models.registry import LoadedModel, Registry, smollm2_source  # noqa: E402
+
+CACHE = Path(os.environ.get("CYBERKV_BENCH_CACHE", "build/bench-models"))
+
+
+def load_smollm2() -> LoadedModel:
+    """Register the real model once in a cache folder and load it."""
+    registry = Registry(CACHE)
+    if not any(record.name == "smollm2" for record in registry.list()):
+        registry.add(smollm2_source(), name="smollm2")
+    return registry.load(registry.find("smollm2"))
+
+
+def load_peer(loaded: LoadedModel) -> Any:
+    """The same weights in transformers, float32."""
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(loaded.folder, dtype=torch.float32).eval()
+
+
+@contextmanager
+def fresh_engine(loaded: LoadedModel, like: Engine | None = None) -> Iterator[Engine]:
+    """An engine over an empty store and index, removed afterwards. `like` lends its domain (no second probe)."""
+    with (
+        TemporaryDirectory() as folder,
+        DiskStore(Path(folder) / "store") as store,
+        Index(Path(folder) / "index") as index,
+    ):
+        yield build_engine(loaded, store, index, domain=like.domain if like else None)
+
+
+def prompt(tokens: int, vocab_size: int, salt: int = 0) -> list[int]:
+    """A fixed, aperiodic token sequence."""
+    return [(7919 * i * i + 104729 * i + 13 + 31 * salt) % (vocab_size - 64) + 32 for i in range(tokens)]

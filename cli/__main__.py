@@ -1,0 +1,5 @@
+"""`python -m cyberkv.cli` is the `cyberkv` command."""
+
+from .main import main
+
+main()

@@ -1,0 +1,123 @@
+"""`chat`: a dialogue, recorded turn by turn."""
+
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from .context import Session, pass_session
+from .failure import INTERRUPTED
+from .options import recording_options, sampling_options
+from .output import line, remark
+from .recording import Recording, start
+from .run import opening, take_turn
+
+if TYPE_CHECKING:
+    from ..runtime.sampling import Sampling
+
+PROMPT = "> "
+HELP = (
+    "/fork [TOKEN] goes on in a copy, /root names what is recorded, /publish says how to share it, /quit ends"
+)
+
+
+@click.command()
+@click.argument("ref", required=False)
+@recording_options
+@click.option("--system", metavar="TEXT", help="System message of a new conversation.")
+@sampling_options
+@click.pass_context
+@pass_session
+def chat(
+    session: Session,
+    ctx: click.Context,
+    ref: str | None,
+    *,
+    model: str | None,
+    name: str | None,
+    system: str | None,
+    max_tokens: int,
+    temperature: float,
+    seed: int,
+) -> None:
+    """Hold a dialogue and record every turn.
+
+    With REF it goes on from there. Each line of stdin is a turn, whether typed or piped. /fork [TOKEN] goes
+    on in a copy from that token, /root names what is recorded, /publish says how to share it, /quit ends.
+    Ctrl-C records what there is and leaves.
+    """
+    from ..runtime.sampling import Sampling
+
+    if system is not None and ref is not None:
+        raise click.UsageError("--system opens a conversation; it cannot be given with REF")
+    recording = start(session, model=model, name=name, from_ref=ref, base="chat")
+    sampling = Sampling(temperature, seed)
+    remark(session, f"{recording.name}: {HELP}")
+    try:
+        for text in _lines():
+            word, _, argument = text.partition(" ")
+            if word == "/quit":
+                break
+            if word == "/fork":
+                recording = _fork(session, recording, argument)
+            elif word == "/root":
+                _say(session, {"root": str(recording.root or ""), "name": recording.name})
+            elif word == "/publish":
+                _say(session, {"command": f"cyberkv publish {recording.name} --public"})
+            elif word.startswith("/"):
+                remark(session, HELP)
+            else:
+                _turn(session, recording, text, system, max_tokens, sampling)
+    except KeyboardInterrupt:
+        remark(session, f"\nkept as {recording.name} {recording.root or ''}")
+        ctx.exit(INTERRUPTED)
+
+
+def _lines() -> Iterator[str]:
+    """Yield what is typed or piped, line by line, without blank lines."""
+    typed = sys.stdin.isatty() and sys.stdout.isatty()
+    if typed:
+        import readline  # noqa: F401  # gives `input` line editing
+    while True:
+        try:
+            text = input(PROMPT) if typed else next(sys.stdin)
+        except (EOFError, StopIteration):
+            return
+        if text := text.strip():
+            yield text
+
+
+def _turn(
+    session: Session,
+    recording: Recording,
+    text: str,
+    system: str | None,
+    max_tokens: int,
+    sampling: "Sampling",
+) -> None:
+    answer, interrupted = take_turn(recording, opening(recording, text, system), max_tokens, sampling)
+    if session.as_json:
+        line({**recording.figures(), "text": answer, "interrupted": interrupted})
+    if interrupted:
+        raise KeyboardInterrupt
+
+
+def _fork(session: Session, recording: Recording, argument: str) -> Recording:
+    """Go on in a copy; the original stays as it is recorded."""
+    length = len(recording.live.tokens)
+    at = int(argument) if argument.isdecimal() else length
+    if at > length or (argument and not argument.isdecimal()):
+        remark(session, f"/fork takes a token from 0 to {length}")
+        return recording
+    child = recording.fork(at)
+    recording.live.close()
+    remark(session, f"{child.name}: forked at token {at} of {recording.name}")
+    return child
+
+
+def _say(session: Session, data: dict[str, str]) -> None:
+    if session.as_json:
+        line(data)
+    else:
+        click.echo(" ".join(data.values()))

@@ -1,0 +1,43 @@
+"""The table of commands: to add one, write its module and put a line here.
+
+Each line is name -> (`module:attribute`, help line). The module is imported when the command runs, so that
+the help of the program costs nothing; a test holds each line here to the command's own docstring.
+"""
+
+from typing import Final, NamedTuple
+
+
+class Entry(NamedTuple):
+    """Where a command is, and what it does in one line."""
+
+    target: str
+    help: str
+
+
+FAMILIES: Final[dict[str, dict[str, Entry]]] = {
+    "Models": {
+        "model": Entry("model:model", "Register models and compare their identities."),
+        "size": Entry("size:size", "Say how large a KV cache is and when fetching it pays."),
+    },
+    "Conversations": {
+        "prefill": Entry("prefill:prefill", "Record a text without generating anything."),
+        "run": Entry("run:run", "Answer a prompt and record the conversation."),
+        "chat": Entry("chat:chat", "Hold a dialogue and record every turn."),
+        "list": Entry("conversations:list_conversations", "List the conversations of this home."),
+        "log": Entry("conversations:log", "List the successive roots of a conversation."),
+        "show": Entry("show:show", "Show any node, decoded."),
+        "walk": Entry("walk:walk", "Walk a conversation block by block."),
+        "fork": Entry("fork:fork", "Start a new conversation from the first tokens of another."),
+        "diff": Entry("diff:diff", "Say what two conversations share and where they part."),
+        "find": Entry("find:find", "Find the conversations that hold a text, block or tokens."),
+        "why": Entry("why:why", "Say for each block of a text whether it is reused, and why not."),
+    },
+    "The store": {
+        "stats": Entry("stats:stats", "Count what this home holds."),
+        "fsck": Entry("fsck:fsck", "Check every block and every link of this home."),
+        "index": Entry("index:index", "Look after the index."),
+        "completion": Entry("completion:completion", "Print the completion script of a shell."),
+    },
+}
+
+COMMANDS: Final = {name: entry for family in FAMILIES.values() for name, entry in family.items()}

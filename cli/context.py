@@ -1,0 +1,109 @@
+"""What a command works with: the home directory and the clock, which nothing below `cli/` reads."""
+
+import sys
+import time
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ..cybergraph.errors import NotFound
+
+if TYPE_CHECKING:
+    from ..cybergraph.index import Index
+    from ..cybergraph.store.disk import DiskStore
+    from ..runtime.models.registry import Registry
+
+PRIVATE = 0o700
+"""Mode of a home: KV blocks are the text of conversations."""
+
+
+def default_home() -> Path:
+    """Give the platform's data folder for this program."""
+    from platformdirs import user_data_path
+
+    return user_data_path("cyberkv", appauthor=False)
+
+
+class Session:
+    """One run of the program: its options, and the store, index and models of its home, opened on use.
+
+    Commands that only read need a home that exists and change nothing; in the others, `create_home` or
+    `open_to_write` comes first.
+    """
+
+    def __init__(self, home: Path, *, as_json: bool, quiet: bool, verbose: int, progress: bool) -> None:
+        self.home = home
+        self.as_json = as_json
+        self.quiet = quiet
+        self.verbose = verbose
+        self.shows_progress = progress and not quiet and sys.stderr.isatty()
+        self._writes = False
+        self._resources = ExitStack()
+
+    def create_home(self) -> None:
+        """Make the home if there is none, readable by its owner only, and open it to write."""
+        self.home.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
+        self._writes = True
+
+    def open_to_write(self) -> None:
+        """Allow changes to the home. Raises `NotFound` if there is none."""
+        self.require_home()
+        self._writes = True
+
+    @property
+    def has_home(self) -> bool:
+        """Whether anything was ever recorded here."""
+        return (self.home / "store").is_dir()
+
+    def require_home(self) -> None:
+        """Raise `NotFound` if there is no home yet."""
+        if not self.has_home:
+            raise NotFound(
+                f"nothing recorded at {self.home}",
+                hint="`cyberkv model add smollm2` makes a home; or give another --home",
+                home=str(self.home),
+            )
+
+    @cached_property
+    def store(self) -> "DiskStore":
+        """The blocks. Raises `NotFound` for a home that does not exist."""
+        from ..cybergraph.store.disk import DiskStore
+
+        if not self._writes:
+            self.require_home()
+        return self._resources.enter_context(DiskStore(self.home / "store", read_only=not self._writes))
+
+    @cached_property
+    def index(self) -> "Index":
+        """Prefix keys, names and publications. Raises `NotFound` for a home that does not exist."""
+        from ..cybergraph.index import Index
+
+        if not self._writes:
+            self.require_home()
+        return self._resources.enter_context(Index(self.home / "index"))
+
+    @cached_property
+    def registry(self) -> "Registry":
+        """The models known here."""
+        from ..runtime.models.registry import Registry
+
+        return Registry(self.home / "models")
+
+    def now(self) -> str:
+        """Give the time as RFC 3339 in UTC, to the second."""
+        return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+    def clock_s(self) -> float:
+        """Give seconds on a clock that only runs forward."""
+        return time.perf_counter()
+
+    def close(self) -> None:
+        """Close what was opened."""
+        self._resources.close()
+
+
+pass_session = click.make_pass_decorator(Session)

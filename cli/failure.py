@@ -1,0 +1,60 @@
+"""Errors as a person or a program reads them, and the exit code of each."""
+
+import errno
+import json
+import sys
+import traceback
+from typing import NamedTuple
+
+import click
+
+from ..cybergraph.errors import CyberKVError, TierFull
+from .text import plain
+
+INTERRUPTED = 130
+USAGE = 2
+
+
+class Failure(NamedTuple):
+    """What went wrong, ready to be shown."""
+
+    exit_code: int
+    kind: str
+    message: str
+    hint: str
+    data: dict[str, object]
+
+
+def describe(error: BaseException) -> Failure:
+    """Find exit code and words for any error."""
+    match error:
+        case CyberKVError():
+            return Failure(error.exit_code, error.kind, error.message, error.hint, error.data)
+        case click.ClickException():
+            ctx = getattr(error, "ctx", None)
+            hint = f"see `{ctx.command_path} -h`" if ctx else ""
+            return Failure(USAGE, "usage", error.format_message(), hint, {})
+        case click.Abort() | KeyboardInterrupt():
+            return Failure(INTERRUPTED, "interrupted", "interrupted", "what was recorded before is kept", {})
+        case OSError(errno=errno.ENOSPC | errno.EDQUOT):
+            return Failure(TierFull.exit_code, TierFull.kind, str(error), "free some space", {})
+    hint = "this should not happen; -v -v shows where it did"
+    return Failure(1, "unexpected", f"{type(error).__name__}: {error}", hint, {})
+
+
+def report(error: BaseException, *, as_json: bool, verbose: int) -> int:
+    """Print an error, as JSON on stdout or as text on stderr, and give the exit code."""
+    failure = describe(error)
+    if failure.kind == "unexpected" and verbose > 1:
+        traceback.print_exception(error)
+    if as_json:
+        words = {"kind": failure.kind, "message": failure.message, "hint": failure.hint}
+        print(json.dumps({"error": failure.data | words}, default=str), flush=True)
+    elif isinstance(error, click.exceptions.NoArgsIsHelpError):
+        error.show()
+    else:
+        color = None if sys.stderr.isatty() else False
+        click.secho(f"error: {plain(failure.message)}", err=True, fg="red", color=color)
+        if failure.hint:
+            click.echo(f"hint: {plain(failure.hint)}", err=True)
+    return failure.exit_code

@@ -1,0 +1,148 @@
+"""`model`: register models and compare what decides the bytes of their KV caches."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..cybergraph.identity import diff as diff_identity
+from .context import Session, pass_session
+from .models import KnownModel, find_model
+from .nodes import outline, read_node
+from .output import answer, facts, say, table
+from .progress import bar
+
+if TYPE_CHECKING:
+    from ..cybergraph.cid import HashName
+    from ..runtime.geometry import KvDtype
+
+BUILT_IN = "smollm2"
+
+
+@click.group()
+def model() -> None:
+    """Register models and compare their identities."""
+
+
+@model.command()
+@click.argument("source", metavar="PATH|smollm2")
+@click.option("--name", help="Name to call it by; else that of the folder or file.")
+@click.option(
+    "--block-size", default=16, show_default=True, type=click.IntRange(1, 1024), help="Tokens per block."
+)
+@click.option("--dtype", default="f32", show_default=True, type=click.Choice(["f32", "bf16", "f16"]),
+              help="Element type of keys and values, and of the computation.")  # fmt: skip
+@click.option("--leaf-hash", default="blake3", show_default=True, type=click.Choice(["blake3", "sha2-256"]),
+              help="Hash that names leaves; sha2-256 is slower and known to more readers.")  # fmt: skip
+@pass_session
+def add(
+    session: Session,
+    source: str,
+    *,
+    name: str | None,
+    block_size: int,
+    dtype: "KvDtype",
+    leaf_hash: "HashName",
+) -> None:
+    """Register a model.
+
+    PATH is a folder of safetensors files, which stays where it is, or a GGUF file, which is converted once.
+    The word smollm2 registers the built-in model. Adding a source again takes its present content.
+    """
+    from ..runtime.models.registry import smollm2_source
+
+    session.create_home()
+    built_in = source == BUILT_IN
+    with bar(session, "converting") as progress:
+        record = session.registry.add(
+            smollm2_source() if built_in else Path(source),
+            name=name or (BUILT_IN if built_in else None),
+            block_size=block_size,
+            dtype=dtype,
+            leaf_hash=leaf_hash,
+            progress=progress,
+        )
+    session.store.put_node(record.identity)
+    added = KnownModel(record.name, record.cid, record.identity)
+    answer(session, _describe(added), lambda: _show(added))
+
+
+@model.command("list")
+@pass_session
+def list_models(session: Session) -> None:
+    """List the registered models."""
+    session.require_home()
+    models: list[dict[str, Any]] = [
+        {
+            "name": record.name,
+            "cid": record.cid,
+            "architecture": record.identity.architecture,
+            "block_size": record.identity.block_size,
+            "kv_dtype": record.identity.kv_dtype,
+            "source": record.source,
+        }
+        for record in session.registry.records()
+    ]
+
+    def show_all() -> None:
+        for each in models:
+            say(each["name"], bold=True)
+            say(f"  {each['cid']}")
+            words = (
+                each["architecture"],
+                f"blocks of {each['block_size']}",
+                each["kv_dtype"],
+                str(each["source"]),
+            )
+            say(f"  {' · '.join(words)}", dim=True)
+
+    answer(session, {"models": models}, show_all)
+
+
+@model.command()
+@click.argument("ref")
+@pass_session
+def show(session: Session, ref: str) -> None:
+    """Show the identity of a model, field by field.
+
+    REF is a registered name, the CID of a model, or a conversation made with it.
+    """
+    found = find_model(session, ref)
+    answer(session, _describe(found), lambda: _show(found))
+
+
+@model.command()
+@click.argument("a")
+@click.argument("b")
+@pass_session
+def diff(session: Session, a: str, b: str) -> None:
+    """Name each field in which two models differ, with both values.
+
+    Models that differ in any field share no blocks.
+    """
+    ours, theirs = find_model(session, a), find_model(session, b)
+    differs = diff_identity(ours.identity, theirs.identity)
+    data = {"a": ours.cid, "b": theirs.cid, "differs": [each._asdict() for each in differs]}
+
+    def show_differences() -> None:
+        facts([("a", f"{ours.cid} {ours.name or ''}"), ("b", f"{theirs.cid} {theirs.name or ''}")])
+        if differs:
+            table(("field", "a", "b"), [(each.field, _value(each.a), _value(each.b)) for each in differs])
+        else:
+            say("the same model")
+
+    answer(session, data, show_differences)
+
+
+def _value(value: object) -> object:
+    return " ".join(map(str, value)) or "none" if isinstance(value, tuple) else value
+
+
+def _describe(known: KnownModel) -> dict[str, object]:
+    return {"name": known.name, "cid": known.cid, "identity": read_node(known.identity.encode())}
+
+
+def _show(known: KnownModel) -> None:
+    facts([("name", known.name), ("cid", known.cid)])
+    say("")
+    outline(read_node(known.identity.encode()))

@@ -1,0 +1,122 @@
+"""Which model a command means."""
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+
+from ..cybergraph.cid import Cid
+from ..cybergraph.errors import (
+    CyberKVError,
+    IdentityMismatch,
+    MalformedNode,
+    NameNotFound,
+    NotFound,
+    UnsupportedModel,
+)
+from ..cybergraph.identity import diff
+from ..cybergraph.nodes import Conversation, Model
+from ..cybergraph.refs import resolve
+from .context import Session
+from .output import remark
+
+if TYPE_CHECKING:
+    from ..runtime.models.record import ModelRecord
+    from ..runtime.models.tokenizer import TextCodec
+
+_NONE_REGISTERED = (
+    "`cyberkv model add smollm2` registers the built-in model, `cyberkv model add PATH` any other"
+)
+
+
+class KnownModel(NamedTuple):
+    """A model identity, registered here or only met in a conversation."""
+
+    name: str | None
+    cid: Cid
+    identity: Model
+
+
+def find_model(session: Session, ref: str) -> KnownModel:
+    """Find an identity by the name of a registered model, by CID, or by a conversation made with it."""
+    try:
+        record = session.registry.find(ref)
+    except NameNotFound:
+        if not session.has_home:
+            raise
+        node_cid = resolve(ref, session.index, session.store)
+    else:
+        return KnownModel(record.name, record.cid, record.identity)
+    return _from_node(session, node_cid)
+
+
+def _from_node(session: Session, cid: Cid) -> KnownModel:
+    from ..cybergraph.nodes import decode_node
+
+    node = decode_node(session.store.get(cid))
+    if isinstance(node, Conversation):
+        cid = node.model
+        node = decode_node(session.store.get(cid))
+    if not isinstance(node, Model):
+        raise MalformedNode(
+            f"{cid} is a {node.TYPE}, not a model", hint="give the name or CID of a model", cid=str(cid)
+        )
+    return KnownModel(name_of_model(session, cid), cid, node)
+
+
+def name_of_model(session: Session, cid: Cid) -> str | None:
+    """Give the name under which a model is registered here."""
+    return next((record.name for record in session.registry.records() if record.cid == cid), None)
+
+
+def choose_model(session: Session, ref: str | None, root: Conversation | None) -> "ModelRecord":
+    """Choose the registered model to run: the one named, else the conversation's, else the only one."""
+    if ref is not None:
+        return session.registry.find(ref)
+    records = session.registry.records()
+    if not records:
+        raise NotFound("no model is registered here", hint=_NONE_REGISTERED)
+    if root is not None:
+        return _same_model(session, records, root)
+    if len({record.cid for record in records}) > 1:
+        names = ", ".join(record.name for record in records)
+        raise click.UsageError(f"several models are registered; choose one with --model: {names}")
+    return records[0]
+
+
+def _same_model(session: Session, records: "list[ModelRecord]", root: Conversation) -> "ModelRecord":
+    for record in records:
+        if record.cid == root.model:
+            return record
+    wanted = Model.decode(session.store.get(root.model))
+    nearest = min(records, key=lambda record: len(diff(wanted, record.identity)))
+    first = diff(wanted, nearest.identity)[0]
+    raise IdentityMismatch(
+        f"the conversation was made with model {root.model}, which is not registered here; "
+        f"{nearest.name} differs in {first.field!r}: expected {first.a!s:.80}, got {first.b!s:.80}",
+        hint="register the model it was made with: `cyberkv model add PATH`",
+        field=first.field,
+        expected=first.a,
+        got=first.b,
+    )
+
+
+def find_codec(session: Session, model: Cid) -> "TextCodec | None":
+    """Give the tokenizer of a model that is registered here, without its weights; None if there is none."""
+    for record in session.registry.records():
+        if record.cid == model:
+            try:
+                return session.registry.text(record)
+            except CyberKVError as error:
+                remark(session, f"no text: {error.message}")
+    return None
+
+
+def need_codec(codec: "TextCodec | None", name: str) -> "TextCodec":
+    """Give the tokenizer. Raises `UnsupportedModel` for a model that takes tokens only."""
+    if codec is None:
+        raise UnsupportedModel(
+            f"model {name} has no tokenizer, so it takes no text",
+            hint="put its tokenizer.json into the model folder and add it again",
+            field="tokenizer", got="none",
+        )  # fmt: skip
+    return codec

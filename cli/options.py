@@ -1,0 +1,34 @@
+"""Options that several commands share."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def recording_options(command: Command) -> Command:
+    """Add `--model` and `--name`."""
+    command = click.option("--name", help="Name to record under; else one is made.")(command)
+    return click.option("--model", metavar="REF", help="Model to use; needed where several are registered.")(
+        command
+    )
+
+
+def sampling_options(command: Command) -> Command:
+    """Add how long an answer may be and how its tokens are chosen."""
+    command = click.option(
+        "--seed", default=0, show_default=True, help="Draws are the same for the same seed."
+    )(command)
+    command = click.option(
+        "--temperature", default=0.0, show_default=True, type=click.FloatRange(min=0),
+        help="0 always takes the likeliest token.",
+    )(command)  # fmt: skip
+    return click.option(
+        "--max-tokens",
+        default=64,
+        show_default=True,
+        type=click.IntRange(min=0),
+        help="Most tokens of an answer.",
+    )(command)

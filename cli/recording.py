@@ -1,0 +1,204 @@
+"""A live conversation under a name: what `prefill`, `run` and `chat` have in common."""
+
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from ..cybergraph.chain import load_root
+from ..cybergraph.cid import Cid
+from ..cybergraph.refs import resolve
+from .context import Session
+from .models import choose_model, need_codec
+from .names import name_of_head, unique
+from .output import remark
+from .progress import bar
+
+if TYPE_CHECKING:
+    from ..runtime.live import Live
+    from ..runtime.models.tokenizer import TextCodec
+    from ..runtime.sampling import Sampling
+
+
+class Stop:
+    """Whether the user asked to stop. The second Ctrl-C does not wait for a good moment."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def ask(self, _signal: int, _frame: FrameType | None) -> None:
+        """Remember a first Ctrl-C, obey a second one at once."""
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+
+    def check(self) -> None:
+        """Obey, at a moment when nothing is half done."""
+        if self.asked:
+            raise KeyboardInterrupt
+
+
+@contextmanager
+def stoppable() -> Iterator[Stop]:
+    """Hold Ctrl-C back until `check` is called."""
+    stop = Stop()
+    before = signal.signal(signal.SIGINT, stop.ask)
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@dataclass(slots=True)
+class Recording:
+    """A live conversation, the name it is recorded under, and what it has cost in time."""
+
+    session: Session
+    live: "Live"
+    codec: "TextCodec"
+    name: str
+    parent: Cid | None
+    fork_at: int | None
+    root: Cid | None
+    """The newest root that is recorded."""
+    recorded_tokens: int
+    """Length of that root."""
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
+    tokens_generated: int = 0
+
+    def append(self, text: str, *, special: bool = False) -> None:
+        """Take a text as given. On Ctrl-C, raises `KeyboardInterrupt` after the chunk at hand."""
+        tokens = self.codec.encode(text, special=special)
+        started_s = self.session.clock_s()
+        with stoppable() as stop, bar(self.session, "prefill") as draw:
+
+            def progress(done: int, total: int) -> None:
+                draw(done, total)
+                stop.check()
+
+            self.live.append(tokens, progress)
+        self.prefill_s += self.session.clock_s() - started_s
+
+    def generate(self, max_tokens: int, sampling: "Sampling") -> Iterator[str]:
+        """Yield the text of an answer as it comes. On Ctrl-C, raises `KeyboardInterrupt` between tokens."""
+        stream = self.codec.stream()
+        started_s = self.session.clock_s()
+        try:
+            with stoppable() as stop:
+                for token in self.live.generate(max_tokens, sampling, self.codec.eos_ids):
+                    self.tokens_generated += 1
+                    yield stream.feed(token)
+                    stop.check()
+        finally:
+            self.decode_s += self.session.clock_s() - started_s
+        yield stream.finish()
+
+    def save(self) -> Cid:
+        """Record the state as the newest root of the name, durably."""
+        from ..runtime.checkpoint import checkpoint
+
+        created = self.session.now()
+        self.root = checkpoint(
+            self.live, title=self.name, created=created, parent=self.parent, fork_at=self.fork_at
+        )
+        self.recorded_tokens = len(self.live.tokens)
+        self.session.index.set_head(self.name, self.root, created)
+        return self.root
+
+    def save_progress(self) -> bool:
+        """Record what was added; False where nothing was, after an early Ctrl-C."""
+        grown = len(self.live.tokens) > self.recorded_tokens
+        if grown:
+            self.save()
+        return grown
+
+    def fork(self, at: int) -> "Recording":
+        """Go on from the first `at` tokens under another name. The state must be saved."""
+        name = unique(self.session.index, f"{self.name}-fork")
+        live = self.live.fork(at)
+        return Recording(self.session, live, self.codec, name, self.root, at, self.root, at)
+
+    def figures(self) -> dict[str, Any]:
+        """Say what the conversation is and what it has cost, ready for JSON."""
+        counts = self.live.counts
+        speed = self.tokens_generated / self.decode_s if self.tokens_generated and self.decode_s else None
+        return {
+            "root": self.root,
+            "name": self.name,
+            "model": self.live.engine.model_cid,
+            "tokens_total": len(self.live.tokens),
+            "tokens_reused": counts.tokens_reused,
+            "tokens_computed": counts.tokens_computed,
+            "tokens_generated": self.tokens_generated,
+            "blocks_new": counts.blocks_new,
+            "prefill_s": round(self.prefill_s, 6),
+            "decode_tok_s": speed and round(speed, 3),
+            "misses": [
+                {"position_start": miss.position_start, "reason": miss.reason, "cid": miss.cid}
+                for miss in counts.misses
+            ],
+        }
+
+
+def start(
+    session: Session, *, model: str | None, name: str | None, from_ref: str | None, base: str
+) -> Recording:
+    """Load the model and open a conversation: a new one, or one that goes on from `from_ref`.
+
+    Without a `name`, the head of a name goes on under it, and everything else gets a name made of `base`.
+    """
+    from ..cybergraph.index.marks import encode_name
+    from ..runtime.checkpoint import resume
+    from ..runtime.engine import build_engine
+    from ..runtime.live import Live
+
+    if name is not None:
+        encode_name(name)  # a bad name must not cost a prefill first
+    root_cid = root = None
+    if from_ref is not None:
+        session.open_to_write()
+        root_cid = resolve(from_ref, session.index, session.store)
+        root = load_root(session.store, root_cid)
+    record = choose_model(session, model, root)
+    session.create_home()
+    parent, fork_at = root_cid, root.length if root else None
+    if from_ref is not None and root is not None and root_cid is not None:
+        continued = name_of_head(session.index, from_ref, root_cid)
+        name = name or continued
+        if name == continued:
+            parent, fork_at = root.parent, root.fork_at
+    remark(session, f"loading {record.name}") if session.verbose else None
+    loaded = session.registry.load(record)
+    codec = need_codec(loaded.text, record.name)
+    engine = build_engine(loaded, session.store, session.index)
+    started_s = session.clock_s()
+    live = Live(engine) if root_cid is None else resume(engine, root_cid)
+    return Recording(
+        session,
+        live,
+        codec,
+        name or unique(session.index, base),
+        parent,
+        fork_at,
+        root_cid,
+        len(live.tokens),
+        prefill_s=session.clock_s() - started_s,
+    )
+
+
+def summary(figures: dict[str, Any]) -> Sequence[tuple[str, object]]:
+    """Give the figures as a person reads them."""
+    speed = figures["decode_tok_s"]
+    reused, computed = figures["tokens_reused"], figures["tokens_computed"]
+    return [
+        ("name", figures["name"]),
+        ("root", figures["root"]),
+        ("tokens", f"{figures['tokens_total']:,}: {reused:,} reused, {computed:,} computed"),
+        ("blocks", f"{figures['blocks_new']:,} new"),
+        ("prefill", f"{figures['prefill_s']:.2f} s"),
+        ("decode", None if speed is None else f"{speed:.1f} tokens/s"),
+        *(("miss", f"at token {miss['position_start']:,}: {miss['reason']}") for miss in figures["misses"]),
+    ]

@@ -1,0 +1,102 @@
+"""`run`: answer a prompt and record the conversation."""
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from .context import Session, pass_session
+from .failure import INTERRUPTED
+from .names import slug
+from .options import recording_options, sampling_options
+from .output import line, remark
+from .prompts import first_turn
+from .recording import Recording, start, summary
+from .text import plain
+
+if TYPE_CHECKING:
+    from ..runtime.sampling import Sampling
+
+
+@click.command()
+@click.argument("prompt")
+@recording_options
+@click.option("--from", "from_ref", metavar="REF", help="Conversation to go on from.")
+@click.option(
+    "--system", metavar="TEXT", help="System message; else that of the chat template, if it has one."
+)
+@sampling_options
+@click.pass_context
+@pass_session
+def run(
+    session: Session,
+    ctx: click.Context,
+    prompt: str,
+    *,
+    model: str | None,
+    name: str | None,
+    from_ref: str | None,
+    system: str | None,
+    max_tokens: int,
+    temperature: float,
+    seed: int,
+) -> None:
+    """Answer a prompt and record the conversation.
+
+    The answer is written to stdout as it comes, what it cost to stderr. Blocks that this home already holds
+    are reused. Interrupted, the conversation so far is recorded. The head of a name goes on under it; any
+    other root starts a new name.
+    """
+    from ..runtime.sampling import Sampling
+
+    if system is not None and from_ref is not None:
+        raise click.UsageError("--system opens a conversation; it cannot be given with --from")
+    recording = start(session, model=model, name=name, from_ref=from_ref, base=slug(prompt))
+    text, interrupted = take_turn(
+        recording, opening(recording, prompt, system), max_tokens, Sampling(temperature, seed)
+    )
+    figures = recording.figures()
+    if session.as_json:
+        line({**figures, "text": text, "interrupted": interrupted})
+    else:
+        for word, value in summary(figures):
+            if value is not None:
+                remark(session, f"{word:<8}{value}")
+    if interrupted:
+        ctx.exit(INTERRUPTED)
+
+
+def opening(recording: Recording, prompt: str, system: str | None = None) -> str:
+    """Give the text that asks `prompt` next and opens the answer."""
+    if recording.live.tokens:
+        return recording.codec.continue_turn(prompt)
+    return recording.codec.render(first_turn(prompt, system))
+
+
+def emit(piece: str) -> None:
+    """Write a piece of an answer at once."""
+    sys.stdout.write(plain(piece))
+    sys.stdout.flush()
+
+
+def take_turn(recording: Recording, text: str, max_tokens: int, sampling: "Sampling") -> tuple[str, bool]:
+    """Append `text`, write the answer as it comes, record both; give the answer and whether Ctrl-C ended it.
+
+    Raises `KeyboardInterrupt` where it came too early for anything to be recorded.
+    """
+    pieces: list[str] = []
+    interrupted = False
+    shown = not recording.session.as_json
+    try:
+        recording.append(text)
+        for piece in recording.generate(max_tokens, sampling):
+            pieces.append(piece)
+            if shown:
+                emit(piece)
+    except KeyboardInterrupt:
+        interrupted = True
+    if shown:
+        emit("\n")
+    if not recording.save_progress():
+        raise KeyboardInterrupt
+    return "".join(pieces), interrupted

@@ -1,0 +1,60 @@
+"""`stats`: what a home holds."""
+
+from collections import Counter
+
+import click
+
+from ..cybergraph.survey import Survey
+from .context import Session, pass_session
+from .output import answer, facts, say
+from .text import size
+
+
+@click.command()
+@pass_session
+def stats(session: Session) -> None:
+    """Count what this home holds.
+
+    Reads every node, no leaves.
+    """
+    store, index = session.store, session.index
+    survey = Survey.of(store)
+    sizes = {cid: store.size_bytes(cid) or 0 for cid in store.cids()}
+    leaves = [size_bytes for cid, size_bytes in sizes.items() if cid.codec == "raw"]
+    divergences = index.divergences()
+    domains = Counter(entry.domain for entry in index.entries())
+    data = {
+        "bytes": sum(sizes.values()),
+        "leaf_bytes": sum(leaves),
+        "leaves": len(leaves),
+        "nodes": survey.nodes,
+        "blocks": len(survey.blocks),
+        "segments": len(survey.segments),
+        "roots": len(survey.conversations),
+        "conversations": len(index.heads()),
+        "published": len(index.published()),
+        "models": len({model for _, model in survey.blocks.values()}),
+        "unreadable": len(survey.unreadable),
+        "domains": domains,
+        "divergences": [each._asdict() for each in divergences],
+    }
+
+    def show() -> None:
+        facts(
+            [
+                ("home", session.home),
+                ("conversations", f"{data['conversations']:,} names, {data['roots']:,} roots"),
+                ("blocks", f"{data['blocks']:,} of {data['models']} models"),
+                ("leaves", f"{data['leaves']:,}, {size(sum(leaves))}"),
+                ("nodes", f"{data['nodes']:,}, {size(sum(sizes.values()) - sum(leaves))}"),
+                ("published", f"{data['published']:,} roots"),
+                ("unreadable nodes", data["unreadable"] or None),
+            ]
+        )
+        facts([(f"domain {name}", f"{blocks:,} blocks") for name, blocks in domains.items()])
+        for each in divergences:
+            say(f"divergence in domain {each.domain}: equal inputs gave {len(each.blocks)} blocks", fg="red")
+            for cid in each.blocks:
+                say(f"  {cid}")
+
+    answer(session, data, show)

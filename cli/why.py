@@ -1,0 +1,80 @@
+"""`why`: for each block of a text, whether it would be reused, and why not."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..cybergraph.verdict import BlockVerdict, Verdict, explain
+from .context import Session, pass_session
+from .models import choose_model, need_codec
+from .output import answer, say
+from .prompts import first_turn, read_text
+from .text import size
+
+if TYPE_CHECKING:
+    from ..runtime.models.tokenizer import TextCodec
+
+
+@click.command()
+@click.argument("text", metavar="PROMPT|FILE")
+@click.option(
+    "--model", metavar="REF", help="The model it would run on; needed where several are registered."
+)
+@click.option("--system", help="System message, as `run --system` takes it.")
+@pass_session
+def why(session: Session, text: str, *, model: str | None, system: str | None) -> None:
+    """Say for each block of a text whether it is reused, and why not.
+
+    A PROMPT is taken as `run` takes it, through the chat template; the name of a FILE, or `-`, as `prefill`
+    does. A miss names its reason: what is absent or damaged, or the field in which the model that recorded
+    this text differs.
+    """
+    record = choose_model(session, model, None)
+    codec = need_codec(session.registry.text(record), record.name)
+    tokens = _tokens(codec, text, system)
+    verdicts = explain(session.store, session.index, record.identity, tokens)
+    missed = next((each for each in verdicts if each.verdict is not Verdict.HIT), None)
+    data = {
+        "model": record.cid,
+        "tokens": len(tokens),
+        "tail_tokens": len(tokens) - len(verdicts) * record.identity.block_size,
+        "hits": sum(each.verdict is Verdict.HIT for each in verdicts),
+        "verdicts": [_describe(each) for each in verdicts],
+        "reason": missed.reason if missed else None,
+    }
+
+    def show() -> None:
+        for each in verdicts:
+            color = "green" if each.verdict is Verdict.HIT else "yellow"
+            cost = size(each.load_bytes) if each.load_bytes else f"{each.compute_tokens} tokens"
+            say(f"{each.index:>6} {each.position_start:>8}  {each.verdict:<9} {cost:>10}", fg=color)
+        say(f"{data['hits']} of {len(verdicts)} blocks hit, tail of {data['tail_tokens']} tokens")
+        if missed:
+            say(f"block {missed.index}: {missed.reason}")
+            if missed.cid:
+                say(f"  {missed.cid}")
+
+    answer(session, data, show)
+
+
+def _tokens(codec: "TextCodec", text: str, system: str | None) -> list[int]:
+    if text == "-" or Path(text).is_file():
+        return codec.encode(read_text(text))
+    return codec.encode(codec.render(first_turn(text, system)), special=False)
+
+
+def _describe(each: BlockVerdict) -> dict[str, Any]:
+    described: dict[str, Any] = {
+        "index": each.index,
+        "position_start": each.position_start,
+        "verdict": each.verdict,
+        "reason": each.reason or None,
+        "cid": each.cid,
+        "load_bytes": each.load_bytes,
+        "compute_tokens": each.compute_tokens,
+    }
+    if each.difference:
+        field, ours, theirs = each.difference
+        described |= {"field": field, "expected": ours, "got": theirs}
+    return described

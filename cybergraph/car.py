@@ -1,0 +1,184 @@
+"""CARv1 files: blocks one after another, each under its CID, after a header that names the roots.
+
+    varint(size) header                  dag-cbor {"roots": [&...], "version": 1}
+    varint(36 + size) CID block          once per block, until the stream ends
+
+Writer and reader go through the stream once and hold one block at a time; both hash every block. A stream
+that stops inside a header or a block is `TruncatedCar`. One that stops *between* two blocks looks whole from
+here, because the format has no end mark: only the graph can tell, so a caller asks `chain.missing` what the
+roots still lack.
+
+>>> import io
+>>> block = b"hello"
+>>> cid = Cid.of(block, codec="raw", hash_name="blake3")
+>>> file = io.BytesIO()
+>>> write_car(file, [cid], [(cid, block)])
+101
+>>> reader = read_car(io.BytesIO(file.getvalue()))
+>>> reader.roots == (cid,), list(reader) == [(cid, block)]
+(True, True)
+>>> list(read_car(io.BytesIO(file.getvalue()[:-1])))
+Traceback (most recent call last):
+...
+cyberkv.cybergraph.errors.TruncatedCar: CAR stream ends at byte 100, inside a block
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import BinaryIO
+
+from .cid import CID_BYTES, Buffer, Cid
+from .dagcbor import decode, encode
+from .errors import Corrupt, LimitExceeded, MalformedCar, MalformedCid, TruncatedCar, UnsupportedFormat
+from .limits import MAX_CAR_HEADER_BYTES, MAX_CAR_SECTION_BYTES, MAX_LEAF_BYTES, MAX_NODE_BYTES
+
+_MOST_BYTES = {"dag-cbor": MAX_NODE_BYTES, "raw": MAX_LEAF_BYTES}
+
+
+def car_header(roots: Sequence[Cid]) -> bytes:
+    """Give what stands before the blocks. Raises `LimitExceeded` for more roots than a reader accepts."""
+    header = encode({"roots": list(roots), "version": 1})
+    if len(header) > MAX_CAR_HEADER_BYTES:
+        raise LimitExceeded(f"CAR header of {len(header)} bytes, limit {MAX_CAR_HEADER_BYTES}")
+    return _varint(len(header)) + header
+
+
+def car_section(cid: Cid, data: Buffer) -> bytes:
+    """Give one block as it stands in the stream, unchecked."""
+    return b"".join((_varint(CID_BYTES + len(data)), cid, data))
+
+
+def write_car(out: BinaryIO, roots: Sequence[Cid], blocks: Iterable[tuple[Cid, Buffer]]) -> int:
+    """Write a whole CAR and give its size in bytes.
+
+    `out` is buffered: it takes all it is given. Raises `DigestMismatch` and `LimitExceeded` for a block that
+    no reader would accept; what was written before it stays.
+    """
+    header = car_header(roots)
+    out.write(header)
+    size_bytes = len(header)
+    for cid, data in blocks:
+        _check_size(cid, len(data), size_bytes)
+        cid.verify(data)
+        head = _varint(CID_BYTES + len(data)) + cid
+        out.write(head)
+        out.write(data)
+        size_bytes += len(head) + len(data)
+    return size_bytes
+
+
+def read_car(stream: BinaryIO) -> "CarReader":
+    """Read the header; the blocks follow by iteration. Raises as `CarReader`."""
+    return CarReader(stream)
+
+
+class CarReader:
+    """Blocks of a CAR stream, each checked against its CID before it is given out.
+
+    Raises `MalformedCar`, `TruncatedCar`, `LimitExceeded` and `UnsupportedFormat` (CARv2), all with `offset`,
+    and `DigestMismatch`. No bytes are read ahead of the block given out.
+    """
+
+    roots: tuple[Cid, ...]
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self.offset = 0
+        """Bytes read so far."""
+        size_bytes = self._size(MAX_CAR_HEADER_BYTES)
+        if size_bytes is None:
+            raise self._truncated("before its header")
+        self.roots = self._header(self._exactly(size_bytes, "inside its header"))
+
+    def __iter__(self) -> Iterator[tuple[Cid, bytes]]:
+        start = self.offset
+        while (size_bytes := self._size(MAX_CAR_SECTION_BYTES)) is not None:
+            if size_bytes < CID_BYTES:
+                raise _malformed(start, f"section of {size_bytes} bytes has no room for a CID")
+            name = self._exactly(CID_BYTES, "inside a CID")
+            try:
+                cid = Cid(name)
+            except MalformedCid as error:
+                raise _malformed(start, str(error)) from error
+            _check_size(cid, size_bytes - CID_BYTES, start)
+            data = self._exactly(size_bytes - CID_BYTES, "inside a block")
+            cid.verify(data)
+            yield cid, data
+            start = self.offset
+
+    def _header(self, data: bytes) -> tuple[Cid, ...]:
+        start = self.offset - len(data)
+        try:
+            header = decode(data)
+        except Corrupt as error:
+            raise _malformed(start, f"header: {error}") from error
+        if not isinstance(header, dict):
+            raise _malformed(start, "header is not a map")
+        version, roots = header.get("version"), header.get("roots")
+        if type(version) is int and version > 1:
+            raise UnsupportedFormat(
+                f"CAR version {version}, this program reads version 1",
+                hint="unwrap it to CARv1",
+                offset=start,
+            )
+        if header.keys() != {"roots", "version"} or type(version) is not int or version != 1:
+            raise _malformed(start, "header is not {roots, version: 1}")
+        if not isinstance(roots, list) or not all(isinstance(root, Cid) for root in roots):
+            raise _malformed(start, "roots are not a list of links")
+        return tuple(root for root in roots if isinstance(root, Cid))
+
+    def _size(self, most_bytes: int) -> int | None:
+        """Read a section's size; None where the stream ends before it."""
+        start, value, shift = self.offset, 0, 0
+        while byte := self._stream.read(1):
+            self.offset += 1
+            value |= (byte[0] & 127) << shift
+            shift += 7
+            if value > most_bytes or shift > 28:
+                raise LimitExceeded(f"CAR at byte {start}: section over {most_bytes} bytes", offset=start)
+            if byte[0] < 128:
+                if byte[0] == 0 and shift > 7:
+                    raise _malformed(start, "size is not in its shortest form")
+                return value
+        if shift:
+            raise self._truncated("inside a size")
+        return None
+
+    def _exactly(self, count: int, where: str) -> bytes:
+        parts, left = [], count
+        while left:
+            part = self._stream.read(left)
+            if not part:
+                raise self._truncated(where)
+            self.offset += len(part)
+            left -= len(part)
+            parts.append(part)
+        return b"".join(parts)
+
+    def _truncated(self, where: str) -> TruncatedCar:
+        return TruncatedCar(
+            f"CAR stream ends at byte {self.offset}, {where}",
+            hint="blocks before it are sound; fetch again to get the rest",
+            offset=self.offset,
+        )
+
+
+def _check_size(cid: Cid, size_bytes: int, offset: int) -> None:
+    most_bytes = _MOST_BYTES[cid.codec]
+    if size_bytes > most_bytes:
+        raise LimitExceeded(
+            f"CAR at byte {offset}: {cid.codec} block of {size_bytes} bytes, limit {most_bytes}",
+            offset=offset,
+        )
+
+
+def _malformed(offset: int, reason: str) -> MalformedCar:
+    return MalformedCar(f"CAR at byte {offset}: {reason}", offset=offset, reason=reason)
+
+
+def _varint(value: int) -> bytes:
+    data = bytearray()
+    while value > 127:
+        data.append(value & 127 | 128)
+        value >>= 7
+    data.append(value)
+    return bytes(data)

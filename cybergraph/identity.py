@@ -1,0 +1,62 @@
+"""Model identity: two runs may share KV only if every axis of their `Model` nodes agrees.
+
+>>> from dataclasses import replace
+>>> from .nodes import Rope
+>>> rope = Rope(base="10000.0", scaling=(), rotary_dims=64, convention="half")
+>>> diff(rope, replace(rope, base="500000.0"))
+[Difference(field='base', a='10000.0', b='500000.0')]
+>>> digest(b"weights")
+'blake3:a0a98f5b01d91bd8c247f6da6a2de37ef0cf7d16fddd09b21ca3ab5ebb4c0d12'
+"""
+
+from collections.abc import Iterable
+from dataclasses import fields
+from typing import NamedTuple
+
+from blake3 import blake3
+
+from .cid import Buffer
+from .errors import IdentityMismatch
+from .nodes import Model, Record
+
+
+class Difference(NamedTuple):
+    """One axis on which two identities disagree."""
+
+    field: str
+    """Wire name; a dot leads into a nested record (`rope.base`)."""
+    a: object
+    b: object
+
+
+def digest(data: Buffer | Iterable[Buffer]) -> str:
+    """Hash one input of an identity, whole or in pieces, and give the text the identity holds."""
+    hasher = blake3()
+    for piece in [data] if isinstance(data, bytes | bytearray | memoryview) else data:
+        hasher.update(piece)
+    return f"blake3:{hasher.hexdigest()}"
+
+
+def diff(a: Record, b: Record) -> list[Difference]:
+    """List every axis on which two records of one type differ, in the order of their fields."""
+    found = []
+    for field in fields(a):  # type: ignore[arg-type]
+        ours, theirs = getattr(a, field.name), getattr(b, field.name)
+        if isinstance(ours, Record) and isinstance(theirs, Record):
+            found += [each._replace(field=f"{field.name}.{each.field}") for each in diff(ours, theirs)]
+        elif ours != theirs:
+            found.append(Difference(field.name, ours, theirs))
+    return found
+
+
+def require_same(expected: Model, got: Model) -> None:
+    """Check that two identities agree. Raises `IdentityMismatch` naming the first axis with both values."""
+    if differences := diff(expected, got):
+        first = differences[0]
+        raise IdentityMismatch(
+            f"models differ in {first.field!r}: expected {first.a!r:.80}, got {first.b!r:.80}",
+            hint="KV of another model cannot be reused; record it again with this model",
+            field=first.field,
+            expected=first.a,
+            got=first.b,
+        )

@@ -1,0 +1,62 @@
+"""The index: finds blocks by their inputs and by their order, and keeps names and publications.
+
+It is a cache: blocks are the truth, and `rebuild` makes the derived tables anew from them. A CID cannot be
+looked up by what went into a block, and a block cannot name its successor; these two questions are what the
+index answers, with one table read per block at any length.
+"""
+
+from pathlib import Path
+from typing import Final, Self
+
+from ..database import Database
+from ..errors import UnsupportedFormat
+from ..store.base import Store
+from .blocks import DERIVED_TABLES, BlockTables
+from .marks import MARK_TABLES, Head, MarkTables
+from .rebuild import Rebuilt, rebuild
+from .records import UNKNOWN_DOMAIN, Divergence, Found, IndexEntry
+
+VERSION: Final = b"1"
+
+
+class Index(BlockTables, MarkTables):
+    """One index folder.
+
+    Any number of processes and threads may use it at once; each method is a transaction.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open or make the index at `path`. Raises `UnsupportedFormat`, `Corrupt`."""
+        database = Database.open(path, {"meta": False, **DERIVED_TABLES, **MARK_TABLES})
+        super().__init__(database)
+        with database.read() as txn:
+            version = txn.get(b"version", db=database["meta"])
+        if version is None:
+            database.write(lambda txn: txn.put(b"version", VERSION, db=database["meta"]))
+        elif version != VERSION:
+            database.close()
+            raise UnsupportedFormat(
+                f"index {path} has version {version!r}, this program reads {VERSION!r}",
+                hint="a newer cyberkv may read it; or move it away and run `cyberkv index rebuild`",
+            )
+
+    def rebuild(self, store: Store) -> Rebuilt:
+        """Clear what is derived and compute it again from every node of `store`, in one transaction.
+
+        Domains already known are kept, others become `UNKNOWN_DOMAIN`. Names that were lost come back from
+        the titles of whole conversations, the newest `created` as head.
+        """
+        return rebuild(self, self._database, store)
+
+    def close(self) -> None:
+        """Release the files."""
+        self._database.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+__all__ = ["UNKNOWN_DOMAIN", "Divergence", "Found", "Head", "Index", "IndexEntry", "Rebuilt"]

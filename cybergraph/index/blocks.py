@@ -1,0 +1,203 @@
+"""The derived tables: everything here can be computed again from the blocks alone.
+
+found        prefix key -> answers, in the order they were added
+blocks       block -> its prefix key and model
+next         model and block -> the blocks that continue it
+divergences  prefix key, prev and domain -> the blocks that should have been one
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from ..cid import CID_BYTES, Cid
+from ..database import Database, Transaction
+from ..errors import Corrupt
+from ..prefix import PrefixKey
+from ..store.base import Finding
+from .records import (
+    NO_PREV,
+    UNKNOWN_DOMAIN,
+    Divergence,
+    Found,
+    IndexEntry,
+    encode_domain,
+    pack_found,
+    pack_prev,
+    unpack_cids,
+    unpack_found,
+    unpack_prev,
+)
+
+DERIVED_TABLES: Final = {"found": False, "blocks": False, "next": True, "divergences": False}
+_KEY_BYTES: Final = 32
+_UNKNOWN: Final = UNKNOWN_DOMAIN.encode()
+
+
+class BlockTables:
+    """Blocks by prefix key and by order. Every method is one transaction."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self.reads = 0
+        """Table reads by `lookup_chain` so far: the witness that a lookup costs one per block."""
+
+    def add_blocks(self, entries: Iterable[IndexEntry]) -> list[Divergence]:
+        """Add blocks durably and return the divergences this has shown; what is known already is skipped.
+
+        Two blocks of one prefix key, `prev` and domain are a divergence; blocks of another domain or upon
+        another `prev` are alternatives. Raises `Corrupt` for a block that is indexed under another prefix
+        key.
+        """
+        rows = list(entries)
+
+        def work(txn: Transaction) -> list[Divergence]:
+            return [shown for entry in rows if (shown := self.add(txn, entry)) is not None]
+
+        return self._database.write(work) if rows else []
+
+    def add(self, txn: Transaction, entry: IndexEntry) -> Divergence | None:
+        """Add one block within a transaction."""
+        tables, domain, prev = self._database, encode_domain(entry.domain), pack_prev(entry.prev)
+        known = txn.get(entry.block, db=tables["blocks"])
+        if known is not None and known[:_KEY_BYTES] != entry.prefix:
+            raise Corrupt(
+                f"block {entry.block} is indexed under {known[:32].hex()}, not under {entry.prefix.hex()}",
+                hint="run `cyberkv index rebuild`", cid=str(entry.block),
+            )  # fmt: skip
+        answers = list(unpack_found(txn.get(entry.prefix, default=b"", db=tables["found"])))
+        domains = [owner for block, _, owner in answers if block == entry.block]
+        if domain in domains or (domains and domain == _UNKNOWN):
+            return None
+        rivals = [block for block, other, owner in answers if owner == domain and other == prev]
+        added = (bytes(entry.block), prev, domain)
+        unknown = (bytes(entry.block), prev, _UNKNOWN)
+        answers = [added if each == unknown else each for each in answers]
+        if added not in answers:
+            answers.append(added)
+        txn.put(entry.prefix, b"".join(pack_found(*each) for each in answers), db=tables["found"])
+        txn.put(entry.block, entry.prefix + entry.model, db=tables["blocks"])
+        txn.put(_edge(entry.model, entry.prev), entry.block, db=tables["next"])
+        if not rivals or domain == _UNKNOWN:
+            return None
+        blocks = [*rivals, entry.block]
+        txn.put(entry.prefix + prev + domain, b"".join(blocks), db=tables["divergences"])
+        return Divergence(entry.prefix, entry.domain, entry.prev, unpack_cids(b"".join(blocks)))
+
+    def remove_blocks(self, cids: Iterable[Cid]) -> int:
+        """Forget blocks (a recorded divergence stays) and return how many were known."""
+        rows = list(cids)
+        return self._database.write(lambda txn: sum(self._remove(txn, cid) for cid in rows))
+
+    def _remove(self, txn: Transaction, cid: Cid) -> bool:
+        tables = self._database
+        if (known := txn.pop(cid, db=tables["blocks"])) is None:
+            return False
+        prefix, model = known[:_KEY_BYTES], Cid(known[_KEY_BYTES:])
+        answers = list(unpack_found(txn.get(prefix, default=b"", db=tables["found"])))
+        for block, prev, _ in answers:
+            if block == cid:
+                txn.delete(_edge(model, unpack_prev(prev)), cid, db=tables["next"])
+        rest = b"".join(pack_found(*each) for each in answers if each[0] != cid)
+        if rest:
+            txn.put(prefix, rest, db=tables["found"])
+        else:
+            txn.delete(prefix, db=tables["found"])
+        return True
+
+    def lookup(self, prefix: PrefixKey) -> list[Found]:
+        """List the blocks of a prefix key, in the order they were added."""
+        with self._database.read() as txn:
+            row = txn.get(prefix, default=b"", db=self._database["found"])
+        return [
+            Found(Cid(block), owner.decode(), unpack_prev(prev)) for block, prev, owner in unpack_found(row)
+        ]
+
+    def lookup_chain(self, prefixes: Iterable[PrefixKey], domain: str) -> list[Cid]:
+        """Find the longest chain of blocks for consecutive prefix keys, from the first on.
+
+        Each block continues the one before it. Among chains of the greatest length, the one with the most
+        blocks of `domain` is given, then the one added first. One table read per prefix key, in one
+        transaction; stops drawing from `prefixes` at the first miss.
+        """
+        own, table = domain.encode(), self._database["found"]
+        reached = {NO_PREV: 0}  # block -> blocks of the own domain on the way to it
+        steps: list[dict[bytes, bytes]] = []  # per position: block -> prev
+        with self._database.read() as txn:
+            for prefix in prefixes:
+                self.reads += 1
+                scores: dict[bytes, int] = {}
+                step: dict[bytes, bytes] = {}
+                for block, prev, owner in unpack_found(txn.get(prefix, default=b"", db=table)):
+                    if prev in reached:
+                        score = reached[prev] + (owner == own)
+                        scores[block] = max(score, scores.get(block, 0))
+                        step[block] = prev
+                if not step:
+                    break
+                reached = scores
+                steps.append(step)
+        at = max(reached, key=reached.__getitem__)
+        chain: list[Cid] = []
+        for step in reversed(steps):
+            chain.append(Cid(at))
+            at = step[at]
+        return chain[::-1]
+
+    def next_block(self, source: Cid | None, model: Cid) -> list[Cid]:
+        """List the blocks that continue `source` (None: the first blocks of the model), ordered by CID."""
+        with self._database.read() as txn, txn.cursor(self._database["next"]) as cursor:
+            return (
+                [Cid(each) for each in cursor.iternext_dup()] if cursor.set_key(_edge(model, source)) else []
+            )
+
+    def domain_of(self, block: Cid) -> str | None:
+        """Give the domain that computed a block (the first one known), or None if it is not indexed."""
+        with self._database.read() as txn:
+            if (known := txn.get(block, db=self._database["blocks"])) is None:
+                return None
+            row = txn.get(known[:_KEY_BYTES], default=b"", db=self._database["found"])
+        return next((owner.decode() for each, _, owner in unpack_found(row) if each == block), None)
+
+    def divergences(self) -> list[Divergence]:
+        """List every divergence seen since the index was made or rebuilt."""
+        return [
+            Divergence(
+                PrefixKey(key[:_KEY_BYTES]), key[_KEY_BYTES + CID_BYTES :].decode(),
+                unpack_prev(key[_KEY_BYTES : _KEY_BYTES + CID_BYTES]), unpack_cids(row),
+            )
+            for key, row in self._database.items("divergences")
+        ]  # fmt: skip
+
+    def entries(self) -> Iterator[IndexEntry]:
+        """List every block once per domain, ordered by prefix key."""
+        for prefix, row in self._database.items("found"):
+            for block, prev, owner in unpack_found(row):
+                with self._database.read() as txn:
+                    known = txn.get(block, db=self._database["blocks"])
+                if known is not None:
+                    model = Cid(known[_KEY_BYTES:])
+                    yield IndexEntry(PrefixKey(prefix), Cid(block), unpack_prev(prev), model, owner.decode())
+
+    def check(self) -> Iterator[Finding]:
+        """Report tables that disagree: each answer has its block and its edge, and each edge its answer."""
+        answers: dict[bytes, bytes] = {}  # block -> the edge that leads to it
+        for prefix, row in self._database.items("found"):
+            for block, prev, _ in unpack_found(row):
+                with self._database.read() as txn, txn.cursor(self._database["next"]) as cursor:
+                    known = txn.get(block, default=b"", db=self._database["blocks"])
+                    edge = _edge(known[_KEY_BYTES:], unpack_prev(prev))
+                    joined = cursor.set_key_dup(edge, block)
+                if known[:_KEY_BYTES] != prefix:
+                    yield Finding(
+                        Cid(block), "index", f"answers {prefix.hex()}, filed under {known[:32].hex()}"
+                    )
+                elif not joined:
+                    yield Finding(Cid(block), "index", "is found by prefix key but not by next_block")
+                answers[block] = edge
+        for edge, block in self._database.items("next"):
+            if answers.get(block) != edge:
+                yield Finding(Cid(block), "index", "is found by next_block but not by prefix key")
+
+
+def _edge(model: bytes, source: Cid | None) -> bytes:
+    return model + (source or b"")

@@ -1,0 +1,96 @@
+"""Make the derived tables anew from a store's blocks, and bring back lost names from titles."""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ..cid import Cid
+from ..database import Database, Transaction
+from ..errors import BadReference
+from ..nodes import Conversation
+from ..store.base import Store
+from ..survey import Survey
+from .blocks import DERIVED_TABLES
+from .marks import encode_name
+from .records import UNKNOWN_DOMAIN, IndexEntry
+
+if TYPE_CHECKING:
+    from . import Index
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """What a rebuild found."""
+
+    blocks: int
+    """Blocks indexed."""
+    detached: list[Cid] = field(default_factory=list)
+    """Blocks that cannot be indexed, because one before them is absent or of another model."""
+    unreadable: list[Cid] = field(default_factory=list)
+    """Nodes that are damaged."""
+    conversations: list[Cid] = field(default_factory=list)
+    """Every conversation root, ordered by CID."""
+    names: list[str] = field(default_factory=list)
+    """Names restored from titles."""
+
+
+def rebuild(index: "Index", database: Database, store: Store) -> Rebuilt:
+    """Do the work of `Index.rebuild`.
+
+    The writer lock is held throughout, so no block added meanwhile is lost.
+    """
+
+    def work(txn: Transaction) -> Rebuilt:
+        domains: dict[Cid, list[str]] = {}
+        for entry in index.entries():
+            domains.setdefault(entry.block, []).append(entry.domain)
+        for table in DERIVED_TABLES:
+            txn.drop(database[table], delete=False)
+        survey = Survey.of(store)
+        approximate = _approximate_blocks(survey)
+        indexed, detached = 0, []
+        for cid, (prev, model) in sorted(survey.blocks.items()):
+            if cid in approximate:
+                continue
+            if (prefix := survey.prefix_key_of(store, cid)) is None:
+                detached.append(cid)
+                continue
+            for domain in domains.get(cid, [UNKNOWN_DOMAIN]):
+                index.add(txn, IndexEntry(prefix, cid, prev, model, domain))
+            indexed += 1
+        names = _restore_names(index, database, txn, store, survey)
+        return Rebuilt(indexed, detached, sorted(survey.unreadable), sorted(survey.conversations), names)
+
+    return database.write(work)
+
+
+def _approximate_blocks(survey: Survey) -> set[Cid]:
+    """List the blocks that only approximate conversations hold: their tokens do not decide their bytes."""
+    exact: set[Cid] = set()
+    approximate: set[Cid] = set()
+    for conversation in survey.conversations.values():
+        (exact if conversation.approx is None else approximate).update(survey.blocks_of(conversation))
+    return approximate - exact
+
+
+def _restore_names(
+    index: "Index", database: Database, txn: Transaction, store: Store, survey: Survey
+) -> list[str]:
+    titled: dict[bytes, list[tuple[str, Cid]]] = {}
+    for cid, conversation in survey.conversations.items():
+        key = _title_key(conversation)
+        # A dropped name is still a key, so it does not come back.
+        if key is None or txn.get(key, db=database["heads"]) is not None:
+            continue
+        if survey.is_whole(store, conversation):
+            titled.setdefault(key, []).append((conversation.created, cid))
+    for key, roots in sorted(titled.items()):
+        for created, root in sorted(roots):
+            index.append(txn, key, root, created)
+    return [key.decode() for key in sorted(titled)]
+
+
+def _title_key(conversation: Conversation) -> bytes | None:
+    try:
+        return encode_name(conversation.title)
+    except BadReference:
+        return None

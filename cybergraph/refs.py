@@ -1,0 +1,52 @@
+"""What a person types to name something: a conversation's name, a CID, or the first letters of one."""
+
+from .cid import TEXT_CHARS, Cid
+from .errors import BadReference, NameNotFound
+from .index import Index
+from .store.base import Store
+
+LEAST_PREFIX_CHARS = 8
+"""The first seven letters of a CID are the same for all nodes."""
+_ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"
+_SHOWN = 10
+
+
+def resolve(ref: str, index: Index, store: Store) -> Cid:
+    """Give the CID that `ref` means: a whole CID, the head of a name, or a unique prefix of a CID known here.
+
+    A whole CID is only read, not looked up. A name goes before a prefix. Prefixes are looked for among the
+    roots in the index and the nodes in the store. Raises `NameNotFound`; `BadReference` listing the
+    candidates if several fit; `MalformedCid` for a CID with a wrong letter.
+    """
+    if len(ref) == TEXT_CHARS and ref.startswith("b"):
+        return Cid.parse(ref)
+    try:
+        return index.head(ref).root
+    except (NameNotFound, BadReference):
+        candidates = _candidates(ref, index, store)
+    if not candidates:
+        raise NameNotFound(
+            f"no name or CID here fits {ref!r:.100}",
+            hint=f"see `cyberkv list`; a CID may be cut to {LEAST_PREFIX_CHARS} letters or more",
+            ref=ref[:100],
+        )
+    if len(candidates) > 1:
+        texts = [str(cid) for cid in candidates]
+        more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
+        raise BadReference(
+            f"{ref!r} fits {len(texts)} CIDs: {', '.join(texts[:_SHOWN])}{more}",
+            hint="give more letters", ref=ref, candidates=texts[:_SHOWN],
+        )  # fmt: skip
+    return candidates[0]
+
+
+def _candidates(ref: str, index: Index, store: Store) -> list[Cid]:
+    if len(ref) < LEAST_PREFIX_CHARS or ref[0] != "b" or any(char not in _ALPHABET for char in ref):
+        return []
+    number = 0
+    for char in ref[1:]:
+        number = number << 5 | _ALPHABET.index(char)
+    bits = 5 * (len(ref) - 1)
+    prefix = (number >> bits % 8).to_bytes(bits // 8, "big")
+    known = {cid for cid in store.cids(prefix) if cid.codec == "dag-cbor"}.union(index.roots())
+    return sorted(cid for cid in known if str(cid).startswith(ref))

@@ -1,0 +1,110 @@
+"""Canonical compute: the schedule that makes equal inputs give equal bytes.
+
+A row's bytes are those of a forward in which at least 16 rows go through every linear layer and attention is summed
+over fixed panels (`attention.panels`). Chunk length is then free. Whether that holds here is measured, not believed:
+`probe` computes the same rows under several schedules with the model's own first layers, and names the numeric domain
+by what it got.
+"""
+
+from collections.abc import Callable, Sequence as Tokens
+from dataclasses import dataclass
+
+import torch
+from blake3 import blake3
+from torch import Tensor
+
+from ..cybergraph.errors import UnsafeNumerics
+from .attention.panels import FLOOR_ROWS, PANEL_KEYS
+from .geometry import Geometry
+from .models.decoder import Decoder
+from .pool import Pool
+from .rope import Rotary
+from .sequence import Sequence
+
+CHUNK_TOKENS = 512
+"""Rows of one prefill step: long enough to run at full speed, short enough to seal, show progress and stop."""
+
+PROBE_TOKENS = PANEL_KEYS + FLOOR_ROWS
+PROBE_LAYERS = 3
+
+Step = Callable[[Decoder, Sequence, Tokens[int], int], Tensor]
+
+
+@torch.no_grad()
+def canonical_step(decoder: Decoder, sequence: Sequence, tokens: Tokens[int], start: int) -> Tensor:
+    """Run tokens that stand at `start` (a block boundary) on, padded to a multiple of 16 rows.
+
+    Shapes: n tokens -> hidden states [n, hidden_size]. Effects: K and V of the n positions are written unless the
+    sequence is frozen. The content of padding rows is irrelevant; token 0 is used.
+    """
+    count = len(tokens)
+    padded = -(-count // FLOOR_ROWS) * FLOOR_ROWS
+    sequence.reserve(start + padded)
+    rows = torch.zeros(padded, dtype=torch.int64)
+    rows[:count] = torch.tensor(tokens)
+    return decoder.forward(rows, start, count, sequence)[:count]
+
+
+@torch.no_grad()
+def single_step(decoder: Decoder, sequence: Sequence, tokens: Tokens[int], start: int) -> Tensor:
+    """Run tokens one by one, fast; their rows are provisional. Shapes and effects as `canonical_step`."""
+    sequence.reserve(start + len(tokens))
+    return torch.cat([decoder.forward(torch.tensor([t]), start + i, 1, sequence) for i, t in enumerate(tokens)])
+
+
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """A setting in which equal inputs give equal bytes, or the reason why this one is none."""
+
+    name: str
+    """`<dtype>-<16 hex digits>`: two settings with one name computed the same known answer."""
+    broken: str | None = None
+    """What differed, or None."""
+
+    def require_sound(self) -> None:
+        """Raise `UnsafeNumerics` where the canonical rule does not hold."""
+        if self.broken:
+            raise UnsafeNumerics(
+                f"nothing may be sealed here: {self.broken}",
+                hint="run `cyberkv doctor`; pinning the instruction set may help (docs/design.md)",
+                domain=self.name,
+            )
+
+
+def probe(decoder: Decoder, rotary: Rotary, geometry: Geometry, *, step: Step = canonical_step) -> Domain:
+    """Known-answer test: fixed tokens through the first layers, under four schedules that must agree.
+
+    Schedules: one chunk; blocks of 16; an uneven cut; one chunk on a single thread. Effects: takes about as long as
+    prefilling a hundred tokens; sets the thread count and puts it back.
+    """
+    decoder = decoder.truncated(PROBE_LAYERS)
+    vocabulary = decoder.embeddings.shape[0]
+    tokens = [(7919 * i * i + 104729 * i + 13) % vocabulary for i in range(PROBE_TOKENS)]
+
+    def run(cuts: Tokens[int]) -> bytes:
+        pool = Pool(geometry, -(-PROBE_TOKENS // geometry.block_size))
+        sequence = Sequence(decoder.config, rotary, pool)
+        sequence.extend_table(PROBE_TOKENS)
+        start = 0
+        for end in [*cuts, PROBE_TOKENS]:
+            step(decoder, sequence, tokens[start:end], start)
+            start = end
+        layers = pool.rows[:, : len(decoder.layers), :, :, :, :]
+        return blake3(layers.contiguous().view(torch.uint8).numpy().data).digest()
+
+    size = max(FLOOR_ROWS, geometry.block_size)
+    threads = torch.get_num_threads()
+    answer = run([])
+    name = f"{geometry.dtype}-{answer.hex()[:16]}"
+    schedules = {f"steps of {size}": list(range(size, PROBE_TOKENS, size)), "an uneven cut": [size, 3 * size]}
+    for schedule, cuts in schedules.items():
+        if run(cuts) != answer:
+            return Domain(name, f"{schedule} gave other bytes than one chunk")
+    try:
+        torch.set_num_threads(1 if threads > 1 else 2)
+        if run([]) != answer:
+            return Domain(name, f"{torch.get_num_threads()} threads gave other bytes than {threads}")
+    finally:
+        torch.set_num_threads(threads)
+    return Domain(name)
+

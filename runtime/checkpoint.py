@@ -1,0 +1,87 @@
+"""Checkpoint and resume: a live conversation as one root, and back."""
+
+from ..cybergraph.chain import build_root, load_root, walk
+from ..cybergraph.cid import Cid
+from ..cybergraph.errors import Corrupt, IdentityMismatch, NotFound
+from ..cybergraph.identity import require_same
+from ..cybergraph.nodes import EMPTY_TAIL, Conversation, Model, Tail
+from .adopt import drop_failed
+from .engine import Engine
+from .live import Live
+
+
+def checkpoint(
+    live: Live, *, title: str, created: str, parent: Cid | None = None, fork_at: int | None = None
+) -> Cid:
+    """Write the root of a live conversation: its segments, and its tail with rows. Returns the root's CID."""
+    engine = live.engine
+    tail = EMPTY_TAIL
+    if tokens := live.tail:
+        rows = engine.pool.tail_leaves(live.sequence.table[-1], len(tokens))
+        leaves = [(Cid.of(rows_of_group, "raw", engine.model.leaf_hash), rows_of_group) for rows_of_group in rows]
+        engine.store.put_many(leaves, hashed=True)
+        kv = tuple(cid for cid, _ in leaves)
+        tail = Tail(tokens=tuple(tokens), prefilled=live.prefilled, domain=engine.domain.name, kv=kv)
+    return build_root(
+        engine.store,
+        model=engine.model_cid,
+        block_size=engine.geometry.block_size,
+        blocks=live.blocks,
+        tail=tail,
+        title=title,
+        created=created,
+        parent=parent,
+        fork_at=fork_at,
+        payload_bytes=len(live.tokens) * engine.geometry.bytes_per_token,
+    )
+
+
+def require_model(engine: Engine, root: Conversation) -> None:
+    """Check that a conversation was made with this engine's model. Raises `IdentityMismatch` naming the first axis."""
+    if root.model != engine.model_cid:
+        other = Model.decode(engine.store.get(root.model), verify=root.model)
+        require_same(engine.model, other)
+        raise IdentityMismatch(f"model {root.model}, this engine runs {engine.model_cid}")
+
+
+def resume(engine: Engine, root_cid: Cid) -> Live:
+    """Load a conversation to go on from it. Its next logits are those of the uninterrupted run, bit for bit.
+
+    A leaf that is missing or corrupt ends reuse there: the rest is computed again from the tokens, and the miss is in
+    `counts`. Raises `IdentityMismatch`, and `NotFound` or `Corrupt` where the page table itself cannot be read.
+    """
+    root = load_root(engine.store, root_cid)
+    require_model(engine, root)
+    live = Live(engine)
+    steps = list(walk(engine.store, root))
+    tokens = [token for step in steps for token in step.block.tokens]
+    live.adopt([step.cid for step in steps], tokens)
+    live.counts.tokens_reused = live.boundary
+    live.append(tokens[live.boundary :])
+    if root.tail.tokens:
+        _restore_tail(live, root.tail)
+    return live
+
+
+def _restore_tail(live: Live, tail: Tail) -> None:
+    """Load the tail's rows if this domain made them, else compute them again the way they were made."""
+    engine, tokens = live.engine, list(tail.tokens)
+    loaded = bool(tail.kv) and tail.domain == engine.domain.name and _load_tail(live, tail)
+    live.restore_tail(tokens, tail.prefilled, loaded=loaded)
+    if loaded:
+        live.counts.tokens_reused += len(tokens)
+    else:
+        live.counts.tokens_computed += len(tokens)
+
+
+def _load_tail(live: Live, tail: Tail) -> bool:
+    engine, count = live.engine, len(tail.tokens)
+    parts = [bytearray(engine.geometry.tail_leaf_bytes(g, count)) for g in range(engine.geometry.leaves_per_block)]
+    try:
+        engine.store.get_into(tail.kv or (), [memoryview(part) for part in parts])
+    except (NotFound, Corrupt) as error:
+        live.counts.misses.append(drop_failed(engine, live.boundary, error))
+        return False
+    live.sequence.extend_table(live.boundary + count)
+    engine.pool.fill_tail(live.sequence.table[-1], count, parts)
+    return True

@@ -1,0 +1,62 @@
+"""One loaded model with a store to record into: what live conversations share."""
+
+from dataclasses import dataclass, field
+
+from ..cybergraph.cid import Cid
+from ..cybergraph.index import Index
+from ..cybergraph.nodes import Model
+from ..cybergraph.store.base import Store
+from .canonical import Domain, probe
+from .geometry import Geometry
+from .models.config import DecoderConfig
+from .models.decoder import Decoder
+from .models.registry import LoadedModel
+from .pool import DTYPES, Pool
+from .rope import Rotary
+from .sequence import Sequence
+
+
+@dataclass(slots=True)
+class Engine:
+    """Decoder, identity, pool, store, index and numeric domain."""
+
+    decoder: Decoder
+    rotary: Rotary
+    model: Model
+    model_cid: Cid
+    store: Store
+    index: Index
+    pool: Pool
+    domain: Domain
+    geometry: Geometry = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.geometry = self.pool.geometry
+
+    @property
+    def config(self) -> DecoderConfig:
+        """Shape of the decoder."""
+        return self.decoder.config
+
+    def new_sequence(self) -> Sequence:
+        """Start an empty cache over the shared pool."""
+        return Sequence(self.config, self.rotary, self.pool)
+
+
+def build_engine(
+    loaded: LoadedModel, store: Store, index: Index, *, capacity_tokens: int | None = None, domain: Domain | None = None
+) -> Engine:
+    """Prepare a loaded model to record into a store.
+
+    `capacity_tokens` bounds the pool (by default two conversations of the model's full length; memory is taken only as
+    it is used). Runs the known-answer test unless a `domain` is given. Effects: the model node is put into the store.
+    """
+    config, geometry = loaded.config, loaded.geometry
+    decoder = Decoder(config, loaded.weights)
+    scaling = dict(config.rope_scaling)
+    rotary = Rotary(config.head_dim, config.rope_base, scaling, config.max_positions, DTYPES[geometry.dtype])
+    capacity_tokens = capacity_tokens or 2 * config.max_positions
+    pool = Pool(geometry, -(-capacity_tokens // geometry.block_size) + 2)
+    store.put_node(loaded.identity)
+    domain = domain or probe(decoder, rotary, geometry)
+    return Engine(decoder, rotary, loaded.identity, loaded.cid, store, index, pool, domain)

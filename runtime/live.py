@@ -1,0 +1,246 @@
+"""A live conversation: tokens, their K and V, and the operations on them.
+
+Its rows are in one of three states. Full blocks are canonical and sealed. The tail's first `prefilled` rows are
+canonical too, from the last prefill. The rest of the tail was decoded one row at a time, fast and provisional; when
+the block fills, it is computed again as one canonical step, swapped in and sealed.
+"""
+
+from collections.abc import Callable, Iterator, Sequence as Tokens
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from ..cybergraph.cid import Cid
+from ..cybergraph.errors import LimitExceeded
+from ..cybergraph.prefix import PrefixKey, prefix_key
+from .adopt import Miss, adopt_blocks
+from .canonical import CHUNK_TOKENS, canonical_step, single_step
+from .engine import Engine
+from .sampling import Sampling
+from .sealing import Unsealed, seal_blocks
+
+Progress = Callable[[int, int], None]
+"""Called with (tokens done, tokens in all)."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """What the operations on one conversation cost so far."""
+
+    tokens_reused: int = 0
+    """Tokens whose K and V were loaded instead of computed."""
+    tokens_computed: int = 0
+    """Tokens that went through the model to extend the conversation; repeats for a swap or a replay not counted."""
+    blocks_new: int = 0
+    """Blocks sealed here."""
+    misses: list[Miss] = field(default_factory=list)
+    """Why reuse ended, where it could have gone on."""
+
+
+class Live:
+    """One conversation in memory. Not safe for use by several threads."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.tokens: list[int] = []
+        self.blocks: list[Cid] = []
+        """Sealed blocks, in order."""
+        self.prefilled = 0
+        """Canonical rows at the start of the tail."""
+        self.counts = Counts()
+        self.sequence = engine.new_sequence()
+        self._keys: list[PrefixKey] = []
+        self._hidden: Tensor | None = None
+
+    @property
+    def boundary(self) -> int:
+        """Position of the first token after the last full block."""
+        return len(self.blocks) * self.engine.geometry.block_size
+
+    @property
+    def tail(self) -> list[int]:
+        """The tokens after the last full block."""
+        return self.tokens[self.boundary :]
+
+    def append(self, tokens: Tokens[int], progress: Progress = lambda done, total: None) -> None:
+        """Take tokens as given: reuse what the index knows, compute the rest in canonical chunks, seal full blocks.
+
+        A tail is computed again with what follows it. Stopped half-way (KeyboardInterrupt), the conversation holds the
+        whole chunks that were done. Raises `UnsafeNumerics`, `LimitExceeded`, `TierFull`.
+        """
+        engine, start = self.engine, self.boundary
+        engine.domain.require_sound()
+        pending = self.tail + list(tokens)
+        if not tokens:
+            return
+        total = start + len(pending)
+        if total > engine.config.max_positions:
+            raise LimitExceeded(
+                f"{total} tokens, the model has {engine.config.max_positions} positions",
+                hint="shorten the text or fork the conversation earlier",
+                tokens=total,
+            )
+        carried = len(self.tail)
+        self._cut_to_boundary()
+        self.adopt(self._known(pending), pending)
+        reused = self.boundary - start
+        self.counts.tokens_reused += max(0, reused - carried)
+        size = engine.geometry.block_size
+        chunk = max(size, CHUNK_TOKENS // size * size)
+        while self.boundary < total:
+            done = self.boundary
+            part = pending[done - start : done - start + chunk]
+            self._prefill(part)
+            self.counts.tokens_computed += len(part) - max(0, min(len(part), carried - (done - start)))
+            progress(len(self.tokens), total)
+            if len(self.tokens) == total:
+                break
+
+    def _known(self, pending: Tokens[int]) -> list[Cid]:
+        """Find the longest run of blocks that the index has for the next tokens."""
+        engine, size = self.engine, self.engine.geometry.block_size
+        keys, parent = [], self._keys[-1] if self._keys else None
+        for start in range(0, len(pending) - size + 1, size):
+            parent = prefix_key(engine.model_cid, parent, pending[start : start + size])
+            keys.append(parent)
+        return engine.index.lookup_chain(keys, engine.domain.name)
+
+    def adopt(self, blocks: Tokens[Cid], tokens: Tokens[int]) -> None:
+        """Load leading blocks that verify and bind to `tokens`; the first failure is kept as a miss."""
+        engine, size = self.engine, self.engine.geometry.block_size
+        prev = self.blocks[-1] if self.blocks else None
+        adopted, miss = adopt_blocks(engine, self.sequence, blocks, tokens, prev)
+        for i, cid in enumerate(adopted):
+            self._take_block(cid, tokens[i * size : (i + 1) * size])
+        if adopted:
+            self._hidden = None
+        if miss:
+            self.counts.misses.append(miss)
+
+    def _take_block(self, cid: Cid, tokens: Tokens[int]) -> None:
+        parent = self._keys[-1] if self._keys else None
+        self._keys.append(prefix_key(self.engine.model_cid, parent, tokens))
+        self.tokens[self.boundary : self.boundary + len(tokens)] = tokens
+        self.blocks.append(cid)
+
+    def _cut_to_boundary(self) -> None:
+        del self.tokens[self.boundary :]
+        self.sequence.truncate_table(len(self.blocks))
+        self.prefilled = 0
+        self._hidden = None
+
+    def _prefill(self, tokens: Tokens[int]) -> None:
+        """Compute one chunk from a block boundary on, and seal its full blocks."""
+        start = self.boundary
+        self.sequence.extend_table(start + len(tokens))
+        hidden = canonical_step(self.engine.decoder, self.sequence, tokens, start)
+        self.tokens += tokens
+        self._seal_full()
+        self.prefilled = len(self.tail)
+        self._hidden = hidden[-1]
+
+    def _seal_full(self) -> None:
+        engine, size = self.engine, self.engine.geometry.block_size
+        unsealed = []
+        parent = self._keys[-1] if self._keys else None
+        for block in range(len(self.blocks), len(self.tokens) // size):
+            window = tuple(self.tokens[block * size : (block + 1) * size])
+            parent = prefix_key(engine.model_cid, parent, window)
+            unsealed.append(Unsealed(self.sequence.table[block], window, parent))
+        if not unsealed:
+            return
+        prev = self.blocks[-1] if self.blocks else None
+        cids = seal_blocks(
+            engine.store, engine.index, engine.pool, engine.model, engine.model_cid, prev, unsealed, engine.domain.name
+        )
+        for cid, sealed in zip(cids, unsealed, strict=True):
+            self._take_block(cid, sealed.tokens)
+        self.counts.blocks_new += len(cids)
+
+    def decode(self, token: int) -> None:
+        """Extend by one token: one fast provisional row, or, if it fills the block, the canonical step over it."""
+        engine, size, position = self.engine, self.engine.geometry.block_size, len(self.tokens)
+        engine.domain.require_sound()
+        self.sequence.extend_table(position + 1)
+        if (position + 1) % size:
+            hidden = single_step(engine.decoder, self.sequence, [token], position)
+            self.tokens.append(token)
+        else:
+            window = [*self.tail, token]
+            hidden = canonical_step(engine.decoder, self.sequence, window, self.boundary)
+            self.tokens.append(token)
+            self._seal_full()
+            self.prefilled = 0
+        self.counts.tokens_computed += 1
+        self._hidden = hidden[-1]
+
+    def next_logits(self) -> Tensor:
+        """Scores of the next token. Shapes: [vocab_size] float32. After a load, one step is repeated for them."""
+        if self._hidden is None:
+            self._hidden = self._repeat_last_step()
+        return self.engine.decoder.logits(self._hidden)
+
+    def _repeat_last_step(self) -> Tensor:
+        """Compute the last row's output again, the way it was computed, leaving stored rows as they are."""
+        if not self.tokens:
+            raise LimitExceeded("an empty conversation has no next token", hint="append a prompt first")
+        decoder, sequence = self.engine.decoder, self.sequence
+        sequence.frozen = True
+        try:
+            if len(self.tail) > self.prefilled:
+                return single_step(decoder, sequence, self.tokens[-1:], len(self.tokens) - 1)[-1]
+            start = self.boundary if self.tail else self.boundary - self.engine.geometry.block_size
+            return canonical_step(decoder, sequence, self.tokens[start:], start)[-1]
+        finally:
+            sequence.frozen = False
+
+    def restore_tail(self, tokens: Tokens[int], prefilled: int, *, loaded: bool) -> None:
+        """Take a tail as it was recorded: with `loaded`, its rows are in the pool row already; else compute them.
+
+        The first `prefilled` tokens are one canonical step, the others single steps, as when they were made.
+        """
+        decoder, start = self.engine.decoder, self.boundary
+        self.tokens += tokens
+        self.prefilled = prefilled
+        self._hidden = None
+        if loaded:
+            self.sequence.reserve(start + len(tokens))
+            self.sequence.heat_rows(start, len(tokens))
+            return
+        self.sequence.extend_table(start + len(tokens))
+        if prefilled:
+            self._hidden = canonical_step(decoder, self.sequence, tokens[:prefilled], start)[-1]
+        if rest := tokens[prefilled:]:
+            self._hidden = single_step(decoder, self.sequence, rest, start + prefilled)[-1]
+
+    def generate(self, max_tokens: int, sampling: Sampling, stop: frozenset[int] = frozenset()) -> Iterator[int]:
+        """Choose and record up to `max_tokens` tokens, yielding each; a stop token ends it and is not recorded."""
+        for _ in range(max_tokens):
+            token = sampling.choose(self.next_logits(), len(self.tokens))
+            if token in stop or len(self.tokens) >= self.engine.config.max_positions:
+                return
+            self.decode(token)
+            yield token
+
+    def fork(self, at: int) -> "Live":
+        """Start another conversation from the first `at` tokens; full blocks are shared, not copied.
+
+        Raises `LimitExceeded` outside 0 to the length.
+        """
+        if not 0 <= at <= len(self.tokens):
+            raise LimitExceeded(f"cannot fork at {at}, the conversation has {len(self.tokens)} tokens", at=at)
+        size = self.engine.geometry.block_size
+        child, full = Live(self.engine), at // size
+        child.tokens = self.tokens[: full * size]
+        child.blocks, child._keys = self.blocks[:full], self._keys[:full]
+        child.sequence.reserve(at)
+        child.sequence.table = [self.engine.pool.retain(row) for row in self.sequence.table[:full]]
+        child.sequence.heat_blocks(0, full)
+        if rest := self.tokens[full * size : at]:
+            prefilled = len(rest) if full < len(self.blocks) else min(len(rest), self.prefilled)
+            child.restore_tail(rest, prefilled, loaded=False)
+        return child
+
+    def close(self) -> None:
+        """Give the pool rows back."""
+        self.sequence.release()

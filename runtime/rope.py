@@ -1,0 +1,68 @@
+"""Rotary embedding, applied at attention dispatch and never to what is stored.
+
+The table of cosines and sines is made once for every position, so that a row is turned by the same bytes whether it
+is rotated at prefill, at decode or after a resume.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from ..cybergraph.errors import LimitExceeded
+
+
+def inverse_frequencies(rotary_dims: int, base: float, scaling: dict[str, str]) -> Tensor:
+    """Turn speeds of the `rotary_dims / 2` planes. Shape: [rotary_dims / 2] float32.
+
+    `scaling` holds `rope_type` (`linear` or `llama3`) and its parameters as text, or nothing.
+    """
+    exponents = torch.arange(0, rotary_dims, 2, dtype=torch.int64).to(torch.float32) / rotary_dims
+    speeds = 1.0 / (base**exponents)
+    if scaling.get("rope_type") == "linear":
+        speeds /= float(scaling["factor"])
+    elif scaling.get("rope_type") == "llama3":
+        speeds = _llama3(speeds, {name: float(text) for name, text in scaling.items() if name != "rope_type"})
+    return speeds
+
+
+def _llama3(speeds: Tensor, rule: dict[str, float]) -> Tensor:
+    """Slow the planes whose wave is longer than the trained context; blend between the two bounds."""
+    context, factor = rule["original_max_position_embeddings"], rule["factor"]
+    low, high = rule["low_freq_factor"], rule["high_freq_factor"]
+    waves = 2 * math.pi / speeds
+    slowed = torch.where(waves > context / low, speeds / factor, speeds)
+    blend = (context / waves - low) / (high - low)
+    blended = (1 - blend) * slowed / factor + blend * slowed
+    between = ~(waves < context / high) * ~(waves > context / low)
+    return torch.where(between, blended, slowed)
+
+
+class Rotary:
+    """Rotation by position, convention `half` (dimension i turns with i + dims/2)."""
+
+    def __init__(
+        self, head_dim: int, base: float, scaling: dict[str, str], max_positions: int, dtype: torch.dtype
+    ) -> None:
+        positions = torch.arange(max_positions, dtype=torch.float32)
+        angles = positions[:, None] * inverse_frequencies(head_dim, base, scaling)[None, :]
+        angles = torch.cat((angles, angles), dim=-1)
+        self.cos = angles.cos().to(dtype)[:, None, :]
+        self.sin = angles.sin().to(dtype)[:, None, :]
+        self.max_positions = max_positions
+        self._half = head_dim // 2
+
+    def rotate(self, rows: Tensor, start: int) -> Tensor:
+        """Turn rows that stand at positions `start`, `start + 1`, … Shape: [n, heads, head_dim], a new tensor.
+
+        Raises `LimitExceeded` beyond the positions of the model.
+        """
+        end = start + rows.shape[0]
+        if end > self.max_positions:
+            raise LimitExceeded(
+                f"position {end - 1} is beyond the model's {self.max_positions} positions",
+                hint="fork or start a shorter conversation",
+                positions=self.max_positions,
+            )
+        turned = torch.cat((-rows[..., self._half :], rows[..., : self._half]), dim=-1)
+        return rows * self.cos[start:end] + turned * self.sin[start:end]

@@ -1,0 +1,118 @@
+"""The K and V of one live sequence: raw rows in the pool by page table, and a rotated copy that attention reads.
+
+The raw rows are the truth: they are position-free, shared between sequences and stored. The hot copy is contiguous per
+head and can always be made again from the rows.
+"""
+
+import torch
+from torch import Tensor
+
+from .attention.panels import PANEL_KEYS, panel_attention, row_attention
+from .models.config import DecoderConfig
+from .pool import Pool
+from .rope import Rotary
+
+
+class Sequence:
+    """Cache of one sequence. Positions are contiguous from 0; the page table covers them block by block."""
+
+    def __init__(self, config: DecoderConfig, rotary: Rotary, pool: Pool) -> None:
+        self.config = config
+        self.rotary = rotary
+        self.pool = pool
+        self.table: list[int] = []
+        """Pool row of each block."""
+        self.frozen = False
+        """While true, `put` keeps what is there: a step is repeated for its output only."""
+        self._keys = torch.zeros(0)
+        self._values = torch.zeros(0)
+        self._capacity_tokens = 0
+
+    def reserve(self, length_tokens: int) -> None:
+        """Make room for `length_tokens` positions, padding rows included. Raises `TierFull`."""
+        needed = -(-length_tokens // PANEL_KEYS) * PANEL_KEYS
+        if needed > self._capacity_tokens:
+            capacity = max(needed, 2 * self._capacity_tokens)
+            shape = (self.config.num_layers, self.config.num_kv_heads, capacity, self.config.head_dim)
+            grown = [torch.zeros(shape, dtype=self.pool.rows.dtype) for _ in range(2)]
+            if self._capacity_tokens:
+                grown[0][:, :, : self._capacity_tokens] = self._keys
+                grown[1][:, :, : self._capacity_tokens] = self._values
+            self._keys, self._values = grown
+            self._capacity_tokens = capacity
+
+    def extend_table(self, length_tokens: int) -> None:
+        """Allocate pool rows until the table covers `length_tokens`. Raises `TierFull`."""
+        while len(self.table) * self.pool.geometry.block_size < length_tokens:
+            self.table.append(self.pool.allocate())
+
+    def truncate_table(self, blocks: int) -> None:
+        """Give back the rows of all blocks from index `blocks` on."""
+        while len(self.table) > blocks:
+            self.pool.release(self.table.pop())
+
+    def put(self, layer: int, start: int, k: Tensor, v: Tensor, rows: int) -> None:
+        """Write raw K and V of `rows` positions from `start`; rows beyond are padding and go to the hot copy only.
+
+        Shapes: k and v [>= rows, kv_heads, head_dim]. `start` is a block boundary, or `rows` is 1.
+        """
+        if self.frozen:
+            return
+        size = self.pool.geometry.block_size
+        block, offset = divmod(start, size)
+        full = 0 if offset else rows // size
+        if full:
+            where = self._where(block, block + full)
+            shape = (full, size, *k.shape[1:])
+            self.pool.rows[where, layer, 0] = k[: full * size].view(shape)
+            self.pool.rows[where, layer, 1] = v[: full * size].view(shape)
+        if rest := rows - full * size:
+            row = self.pool.rows[self.table[block + full], layer]
+            row[0, offset : offset + rest] = k[full * size : rows]
+            row[1, offset : offset + rest] = v[full * size : rows]
+        self._heat(layer, start, k, v)
+
+    def _where(self, first: int, last: int) -> slice | Tensor:
+        """Select the pool rows of blocks; neighbours as a slice, which reads in place instead of copying."""
+        rows = self.table[first:last]
+        if rows == list(range(rows[0], rows[0] + len(rows))):
+            return slice(rows[0], rows[0] + len(rows))
+        return torch.tensor(rows)
+
+    def _heat(self, layer: int, start: int, k: Tensor, v: Tensor) -> None:
+        end = start + k.shape[0]
+        if self.config.layers[layer].rotated:
+            k = self.rotary.rotate(k, start)
+        self._keys[layer, :, start:end] = k.transpose(0, 1)
+        self._values[layer, :, start:end] = v.transpose(0, 1)
+
+    def heat_blocks(self, first: int, last: int) -> None:
+        """Make the hot copy of blocks `first` to `last` (excluded) from their raw rows."""
+        if first == last:
+            return
+        size = self.pool.geometry.block_size
+        rows = self.pool.rows[self._where(first, last)]
+        for layer in range(self.config.num_layers):
+            k, v = rows[:, layer, 0].flatten(0, 1), rows[:, layer, 1].flatten(0, 1)
+            self._heat(layer, first * size, k, v)
+
+    def heat_rows(self, start: int, count: int) -> None:
+        """Make the hot copy of `count` rows of one block from its raw row. `start` is the block's first position."""
+        row = self.pool.rows[self.table[start // self.pool.geometry.block_size]]
+        for layer in range(self.config.num_layers):
+            self._heat(layer, start, row[layer, 0, :count], row[layer, 1, :count])
+
+    def attend(self, layer: int, start: int, q: Tensor) -> Tensor:
+        """Attend from raw query rows at `start` on: one row fast, several in canonical order.
+
+        Shapes: q [rows, heads, head_dim] -> [rows, heads * head_dim].
+        """
+        kind = self.config.layers[layer]
+        if kind.rotated:
+            q = self.rotary.rotate(q, start)
+        attend = row_attention if q.shape[0] == 1 else panel_attention
+        return attend(q, self._keys[layer], self._values[layer], start, kind.window, self.config.scale)
+
+    def release(self) -> None:
+        """Give every pool row back."""
+        self.truncate_table(0)

@@ -1,0 +1,422 @@
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from cyberkv.cybergraph.car import car_header, car_section
+from cyberkv.cybergraph.chain import block_cids, build_root, closure, load_root, tokens
+from cyberkv.cybergraph.cid import Buffer, Cid
+from cyberkv.cybergraph.errors import (
+    BlockNotFound,
+    CyberKVError,
+    DigestMismatch,
+    LimitExceeded,
+    MalformedNode,
+    TruncatedCar,
+)
+from cyberkv.cybergraph.index import UNKNOWN_DOMAIN, Index, IndexEntry
+from cyberkv.cybergraph.nodes import EMPTY_TAIL, Block, Conversation, NextBlock, Segment, Tail, links
+from cyberkv.cybergraph.peers import CarFilePeer, Peer
+from cyberkv.cybergraph.prefix import prefix_keys
+from cyberkv.cybergraph.store import MemoryStore, Store
+from cyberkv.cybergraph.transfer import fetch
+from cyberkv.cybergraph.transfer.progress import Phase
+from tests.wire.synthetic import (
+    BLOCK_SIZE,
+    LAYERS,
+    MODEL,
+    ROW_BYTES,
+    contents,
+    conversation,
+    other_model,
+    put_leaves,
+    record,
+)
+
+
+class StorePeer(Peer):
+    """A store as a peer that remembers what it was asked for and what it gave."""
+
+    name = "store"
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.asked: list[Cid] = []
+        self.gave: list[Cid] = []
+
+    def get_many(self, cids: Sequence[Cid]) -> Iterator[tuple[Cid, bytes]]:
+        self.asked += cids
+        for cid in cids:
+            if self._store.has(cid):
+                self.gave.append(cid)
+                yield cid, self._store.get(cid)
+        if missing := self._store.missing(cids):
+            raise BlockNotFound("absent", cids=[str(cid) for cid in missing])
+
+    def close(self) -> None: ...
+
+
+class Counter:
+    def __init__(self, stop_at: int | None = None) -> None:
+        self.phases: list[tuple[Phase, int, int]] = []
+        self.blocks = self.leaf_bytes = 0
+        self.stop_at = stop_at
+
+    def phase(self, name: Phase, *, blocks_total: int, bytes_total: int) -> None:
+        self.phases.append((name, blocks_total, bytes_total))
+
+    def advance(self, blocks: int, size_bytes: int) -> None:
+        self.blocks += blocks
+        self.leaf_bytes += size_bytes
+        if self.stop_at is not None and self.blocks >= self.stop_at:
+            raise KeyboardInterrupt
+
+
+class ChildrenFirst(MemoryStore):
+    """Fails on a node whose links are not here yet, and notes the size of every batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batch_bytes: list[int] = []
+
+    def put_many(self, blocks: Iterable[tuple[Cid, Buffer]], *, hashed: bool = False) -> int:
+        batch = list(blocks)
+        self.batch_bytes.append(sum(len(data) for _, data in batch))
+        for cid, data in batch:
+            if cid.codec == "dag-cbor":
+                assert self.missing(links(data)) == [], "a parent was stored before its children"
+            super().put_many([(cid, data)], hashed=hashed)
+        return len(batch)
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Iterator[Index]:
+    with Index(tmp_path / "index") as opened:
+        yield opened
+
+
+@pytest.fixture
+def car_of(tmp_path: Path) -> Callable[[bytes], Path]:
+    def write(data: bytes) -> Path:
+        path = tmp_path / "some.car"
+        path.write_bytes(data)
+        return path
+
+    return write
+
+
+def sections(store: Store, root: Cid) -> list[bytes]:
+    """Header and blocks in the order that `publish --car` writes: each block followed by its leaves."""
+    order = dict.fromkeys(closure(store, root))
+    return [car_header([root]), *(car_section(cid, store.get(cid)) for cid in order)]
+
+
+def test_what_is_fetched_is_what_was_there(index: Index) -> None:
+    origin, root = conversation(blocks=7)
+    store = ChildrenFirst()
+    report = fetch(store, index, root, [StorePeer(origin)])
+    assert contents(store, root) == contents(origin, root)
+    assert set(store.cids()) == set(closure(origin, root))
+    assert tokens(store, load_root(store, root)) == tokens(origin, load_root(origin, root))
+    total = len(list(closure(origin, root)))
+    assert (report.root, report.blocks_total, report.blocks_had, report.blocks_fetched) == (root, total, 0, total)
+    assert report.bytes_fetched == sum(map(len, contents(origin, root).values()))
+    assert report.refused == ()
+
+
+@pytest.mark.parametrize(("blocks", "tail_tokens"), [(0, 0), (0, 3), (1, 0), (256, 0), (257, 1)])
+def test_every_length_of_conversation(index: Index, blocks: int, tail_tokens: int) -> None:
+    origin, root = conversation(blocks=blocks, tail_tokens=tail_tokens)
+    store = ChildrenFirst()
+    fetch(store, index, root, [StorePeer(origin)])
+    assert contents(store, root) == contents(origin, root)
+
+
+def test_what_is_here_already_is_asked_of_nobody(index: Index) -> None:
+    store, root = conversation()
+    total = len(list(closure(store, root)))
+    report = fetch(store, index, root, [])
+    assert (report.blocks_had, report.blocks_fetched, report.bytes_fetched) == (total, 0, 0)
+
+
+@pytest.mark.parametrize("shared", [0, 1, 3, 5])
+def test_only_what_is_missing_is_asked_for(index: Index, shared: int) -> None:
+    origin, root = conversation(blocks=5)
+    store = MemoryStore()
+    if shared:
+        record(store, blocks=shared, tail_tokens=1)
+    had = set(store.cids())
+    peer = StorePeer(origin)
+    report = fetch(store, index, root, [peer])
+    missing = [cid for cid in closure(origin, root) if cid not in had]
+    assert sorted(peer.asked) == sorted(missing)
+    assert (report.blocks_had, report.blocks_fetched) == (report.blocks_total - len(missing), len(missing))
+    assert (report.blocks_had == 0) == (shared == 0)
+
+
+def test_equal_leaves_are_moved_and_counted_once(index: Index) -> None:
+    origin = MemoryStore()
+    model = origin.put_node(MODEL)
+    kv = put_leaves(origin, "same", BLOCK_SIZE)
+    chain: list[Cid] = []
+    for at in range(3):
+        chain.append(origin.put_node(Block(model, chain[-1] if chain else None, (at,) * BLOCK_SIZE, kv)))
+    root = build_root(
+        origin, model=model, block_size=BLOCK_SIZE, blocks=chain, tail=EMPTY_TAIL,
+        payload_bytes=3 * BLOCK_SIZE * ROW_BYTES * LAYERS,
+    )  # fmt: skip
+    store, peer = ChildrenFirst(), StorePeer(origin)
+    report = fetch(store, index, root, [peer])
+    assert len(peer.gave) == len(set(peer.gave)) == report.blocks_total == 3 + 3 + 2
+
+
+def test_blocks_become_findable_by_their_inputs(index: Index) -> None:
+    origin, root = conversation(blocks=3)
+    store = MemoryStore()
+    fetch(store, index, root, [StorePeer(origin)])
+    chain = list(block_cids(store, load_root(store, root)))
+    keys = list(prefix_keys(MODEL.cid(), tokens(store, load_root(store, root)), BLOCK_SIZE))
+    assert index.lookup_chain(keys, "any") == chain
+    assert [index.domain_of(block) for block in chain] == [UNKNOWN_DOMAIN] * 3
+    assert index.next_block(chain[0], MODEL.cid()) == [chain[1]]
+    assert index.heads() == []
+
+
+def test_a_domain_that_is_known_stays(index: Index) -> None:
+    origin, root = conversation(blocks=2)
+    first = next(block_cids(origin, load_root(origin, root)))
+    key = next(prefix_keys(MODEL.cid(), Block.decode(origin.get(first)).tokens, BLOCK_SIZE))
+    index.add_blocks([IndexEntry(key, first, None, MODEL.cid(), "mine")])
+    fetch(MemoryStore(), index, root, [StorePeer(origin)])
+    assert [index.domain_of(block) for block in block_cids(origin, load_root(origin, root))] == ["mine", "unknown"]
+
+
+@pytest.mark.parametrize(("approx", "found"), [("spliced", 0), (None, 5)])
+def test_approximate_blocks_are_never_findable(index: Index, approx: str | None, found: int) -> None:
+    origin, root = conversation(approx=approx)
+    fetch(MemoryStore(), index, root, [StorePeer(origin)])
+    assert len(list(index.entries())) == found
+
+
+def test_progress_adds_up(index: Index) -> None:
+    origin, root = conversation(blocks=5)
+    store, watcher = MemoryStore(), Counter()
+    record(store, blocks=2)
+    fetch(store, index, root, [StorePeer(origin)], progress=watcher)
+    assert watcher.phases == [("fetch", watcher.blocks, watcher.leaf_bytes)]
+    assert watcher.leaf_bytes == load_root(origin, root).bytes
+
+
+@pytest.mark.parametrize("budget_blocks", [1, 3])
+def test_batches_stay_within_the_budget(index: Index, budget_blocks: int) -> None:
+    block_bytes = BLOCK_SIZE * ROW_BYTES * LAYERS
+    origin, root = conversation(blocks=12)
+    store = ChildrenFirst()
+    fetch(store, index, root, [StorePeer(origin)], budget_bytes=budget_blocks * block_bytes)
+    assert max(store.batch_bytes) < (budget_blocks + 1) * block_bytes
+    assert len(store.batch_bytes) > 12 // (budget_blocks + 1)
+
+
+@pytest.mark.parametrize("stop_at", range(1, 20, 2))
+def test_an_interrupted_fetch_goes_on_where_it_stopped(index: Index, stop_at: int) -> None:
+    origin, root = conversation(blocks=5)
+    store = ChildrenFirst()
+    with pytest.raises(KeyboardInterrupt):
+        fetch(store, index, root, [StorePeer(origin)], progress=Counter(stop_at))
+    kept = set(store.cids())
+    assert not store.has(root)
+    assert list(index.entries()) == []
+    peer = StorePeer(origin)
+    fetch(store, index, root, [peer])
+    assert set(peer.gave) == set(closure(origin, root)) - kept
+    assert len(kept) >= stop_at - 9  # all but the nodes that wait for what is below them
+
+
+def test_a_car_cut_anywhere_is_incomplete_and_keeps_what_was_sound(
+    index: Index, car_of: Callable[[bytes], Path]
+) -> None:
+    origin, root = conversation(blocks=3)
+    pieces = sections(origin, root)
+    whole = b"".join(pieces)
+    ends = [sum(map(len, pieces[: count + 1])) for count in range(len(pieces))]
+    kept_at_most = 0
+    for size in [cut for end in ends for cut in (end, end + 7) if cut < len(whole)]:
+        store = ChildrenFirst()
+        with CarFilePeer(car_of(whole[:size])) as peer, pytest.raises(TruncatedCar):
+            fetch(store, index, root, [peer])
+        kept = set(store.cids())
+        assert not store.has(root)
+        before = list(closure(origin, root))[: sum(end <= size for end in ends) - 1]
+        assert {cid for cid in before if cid.codec == "raw"} == {cid for cid in kept if cid.codec == "raw"}
+        kept_at_most = max(kept_at_most, len(kept))
+        rest = StorePeer(origin)
+        report = fetch(store, index, root, [rest])
+        assert set(rest.gave) == set(closure(origin, root)) - kept
+        assert report.blocks_had == len(kept)
+        assert contents(store, root) == contents(origin, root)
+    assert kept_at_most > 8
+    with CarFilePeer(car_of(whole)) as peer:
+        assert fetch(MemoryStore(), index, root, [peer]).blocks_had == 0
+
+
+def test_a_damaged_car_is_told_from_a_cut_one(index: Index, car_of: Callable[[bytes], Path]) -> None:
+    origin, root = conversation(blocks=3)
+    whole = b"".join(sections(origin, root))
+    store = MemoryStore()
+    with CarFilePeer(car_of(whole[:-1] + bytes([whole[-1] ^ 1]))) as peer, pytest.raises(DigestMismatch) as caught:
+        fetch(store, index, root, [peer])
+    assert not store.has(root)
+    assert caught.value.data["count"] == 1
+    last = list(closure(origin, root))[-1]
+    assert str(last) in str(caught.value)
+
+
+def test_what_nobody_holds_is_not_found(index: Index) -> None:
+    origin, root = conversation()
+    for peers in ([], [StorePeer(MemoryStore())], [StorePeer(MemoryStore()), StorePeer(MemoryStore())]):
+        store = MemoryStore()
+        with pytest.raises(BlockNotFound, match=str(root)):
+            fetch(store, index, root, peers)
+        assert list(store.cids()) == []
+    leaf = list(closure(origin, root))[-1]
+    origin.delete_many([leaf])
+    with pytest.raises(BlockNotFound, match=str(leaf)) as caught:
+        fetch(MemoryStore(), index, root, [StorePeer(origin)])
+    assert caught.value.data["missing"] == [str(leaf)]
+
+
+def test_the_next_peer_gives_what_the_first_lacks(index: Index) -> None:
+    origin, root = conversation(blocks=4)
+    half = MemoryStore()
+    half.put_many(list(contents(origin, root).items())[::2])
+    first, second = StorePeer(half), StorePeer(origin)
+    store = ChildrenFirst()
+    report = fetch(store, index, root, [first, second])
+    assert set(first.gave) == set(half.cids())
+    assert set(second.gave) == set(closure(origin, root)) - set(half.cids())
+    assert report.refused == ()
+
+
+# A root that lies. Everything below hashes right: what is wrong is how the parts go together.
+
+
+def rewritten(origin: MemoryStore, root: Cid, **changes: object) -> Cid:
+    """The same conversation under a root with other values."""
+    fields = {name: getattr(load_root(origin, root), name) for name in Conversation.__slots__}
+    return origin.put_node(Conversation(**{**fields, **changes}))
+
+
+def with_segment(origin: MemoryStore, root: Cid, **changes: object) -> Cid:
+    node = load_root(origin, root)
+    segment = Segment.decode(origin.get(node.segments[0]))
+    fields = {name: getattr(segment, name) for name in Segment.__slots__}
+    return rewritten(origin, root, segments=(origin.put_node(Segment(**{**fields, **changes})),))
+
+
+def with_block(origin: MemoryStore, root: Cid, **changes: object) -> Cid:
+    """Another first block, linked as the first one was; only blocks after it notice."""
+    node = load_root(origin, root)
+    first = Block.decode(origin.get(next(block_cids(origin, node))))
+    fields = {name: getattr(first, name) for name in Block.__slots__}
+    block = origin.put_node(Block(**{**fields, **changes}))
+    segment = Segment(node.model, 0, (NextBlock(None, block, 0),))
+    return rewritten(origin, root, segments=(origin.put_node(segment),), length=BLOCK_SIZE, tail=EMPTY_TAIL)
+
+
+Lie = Callable[[MemoryStore, Cid], Cid]
+LIES: dict[str, Lie] = {
+    "a leaf for a root": lambda origin, root: put_leaves(origin, "x", 1)[0],
+    "a block for a root": lambda origin, root: next(block_cids(origin, load_root(origin, root))),
+    "a segment for a root": lambda origin, root: load_root(origin, root).segments[0],
+    "a model for a root": lambda origin, root: load_root(origin, root).model,
+    "fewer bytes than promised": lambda origin, root: rewritten(origin, root, bytes=load_root(origin, root).bytes - 1),
+    "too many segments": lambda origin, root: rewritten(origin, root, segments=load_root(origin, root).segments * 2),
+    "no segments": lambda origin, root: rewritten(origin, root, segments=()),
+    "more tokens than blocks": lambda origin, root: rewritten(origin, root, length=5 * BLOCK_SIZE + 1),
+    "fewer blocks than links": lambda origin, root: rewritten(origin, root, length=4 * BLOCK_SIZE + 2),
+    "another block size": lambda origin, root: rewritten(origin, root, block_size=2 * BLOCK_SIZE, length=2, segments=()),
+    "a block for a model": lambda origin, root: rewritten(
+        origin, root, model=next(block_cids(origin, load_root(origin, root)))
+    ),
+    "blocks of another model": lambda origin, root: rewritten(
+        origin, root, model=origin.put_node(other_model(weights="blake3:ff"))
+    ),
+    "a model of more layers": lambda origin, root: rewritten(
+        origin, root, model=origin.put_node(other_model(num_layers=7)), bytes=1 << 30
+    ),
+    "a model with leaves over the limit": lambda origin, root: rewritten(
+        origin, root, model=origin.put_node(other_model(head_dim=4096, num_kv_heads=4096)), bytes=1 << 60
+    ),
+    "a tail of one leaf": lambda origin, root: rewritten(
+        origin, root, tail=Tail((1, 2), 0, "test", put_leaves(origin, "y", 2)[:1])
+    ),
+    "tail leaves of other sizes": lambda origin, root: rewritten(
+        origin, root, tail=Tail((1, 2), 0, "test", put_leaves(origin, "y", 3))
+    ),
+    "a segment that starts elsewhere": lambda origin, root: with_segment(origin, root, start=256),
+    "a segment of another model": lambda origin, root: with_segment(
+        origin, root, model=origin.put_node(other_model(weights="blake3:ff"))
+    ),
+    "a block for a segment": lambda origin, root: rewritten(
+        origin, root, segments=(next(block_cids(origin, load_root(origin, root))),)
+    ),
+    "a block with another before it": lambda origin, root: with_block(origin, root, prev=root),
+    "a block with too few tokens": lambda origin, root: with_block(origin, root, tokens=(1,)),
+    "a block of another model": lambda origin, root: with_block(
+        origin, root, model=origin.put_node(other_model(weights="blake3:ff"))
+    ),
+    "a block of one leaf": lambda origin, root: with_block(origin, root, kv=put_leaves(origin, "z", BLOCK_SIZE)[:1]),
+    "a block with leaves of other sizes": lambda origin, root: with_block(
+        origin, root, kv=put_leaves(origin, "z", BLOCK_SIZE + 1)
+    ),
+    "a block with its leaves swapped": lambda origin, root: with_block(
+        origin, root, kv=put_leaves(origin, "z", BLOCK_SIZE)[::-1]
+    ),
+    "a block with one leaf twice": lambda origin, root: with_block(
+        origin, root, kv=put_leaves(origin, "z", BLOCK_SIZE)[:1] * 2
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_lying_root_is_refused_and_leaves_nothing(index: Index, lie: str) -> None:
+    origin, root = conversation(blocks=5)
+    false_root = LIES[lie](origin, root)
+    store = MemoryStore()
+    with pytest.raises((MalformedNode, LimitExceeded)) as caught:
+        fetch(store, index, false_root, [StorePeer(origin)])
+    assert caught.value.exit_code == 4
+    assert list(store.cids()) == []
+    assert list(index.entries()) == []
+    fetch(store, index, root, [StorePeer(origin)])
+
+
+def test_a_lie_about_what_is_here_is_refused_too(index: Index) -> None:
+    store, root = conversation(blocks=5)
+    for lie in LIES.values():
+        false_root = lie(store, root)
+        before = set(store.cids())
+        with pytest.raises((MalformedNode, LimitExceeded)):
+            fetch(store, index, false_root, [])
+        assert set(store.cids()) == before
+    assert list(index.entries()) == []
+
+
+@pytest.mark.parametrize("promise", [0, 1_000_000])
+def test_a_promise_that_its_leaves_exceed_is_refused_before_any_leaf_moves(index: Index, promise: int) -> None:
+    origin, root = conversation(blocks=1000, tail_tokens=0)
+    assert load_root(origin, root).bytes > 1_000_000
+    peer = StorePeer(origin)
+    with pytest.raises(LimitExceeded, match="promises") as caught:
+        fetch(MemoryStore(), index, rewritten(origin, root, bytes=promise), [peer])
+    assert caught.value.data["promised"] == promise
+    assert len(peer.gave) == 2
+
+
+def test_a_damaged_block_of_ones_own_is_said_so(index: Index) -> None:
+    store, root = conversation()
+    block = next(block_cids(store, load_root(store, root)))
+    store.delete_many([block])
+    store.put_many([(block, b"\xa0")], hashed=True)
+    with pytest.raises(CyberKVError, match="fsck|damaged"):
+        fetch(store, index, root, [])

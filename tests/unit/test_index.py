@@ -1,0 +1,372 @@
+"""The index: lookups, order, divergences, marks, rebuild."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from cyberkv.cybergraph import chain
+from cyberkv.cybergraph.cid import Cid
+from cyberkv.cybergraph.errors import (
+    BadReference,
+    Corrupt,
+    LimitExceeded,
+    NameNotFound,
+    UnsupportedFormat,
+)
+from cyberkv.cybergraph.index import UNKNOWN_DOMAIN, Found, Head, Index, IndexEntry
+from cyberkv.cybergraph.nodes import EMPTY_TAIL
+from cyberkv.cybergraph.prefix import PrefixKey, prefix_keys
+from cyberkv.cybergraph.store import DiskStore, MemoryStore
+from tests.contracts.synthetic import BLOCK_SIZE, entries, make_blocks, make_conversation, make_model
+
+MODEL = make_model().cid()
+TOKENS = list(range(40))
+KEYS = list(prefix_keys(MODEL, TOKENS, BLOCK_SIZE))
+
+
+def node_cid(name: str) -> Cid:
+    return Cid.of(name.encode(), "dag-cbor", "sha2-256")
+
+
+def entry(key: int, block: str, prev: str | None, domain: str = "own") -> IndexEntry:
+    return IndexEntry(KEYS[key], node_cid(block), node_cid(prev) if prev else None, MODEL, domain)
+
+
+@pytest.fixture
+def blocks(memory_store: MemoryStore) -> list[Cid]:
+    return make_blocks(memory_store, MODEL, TOKENS)
+
+
+def test_a_chain_is_found_as_far_as_it_goes(index: Index, blocks: list[Cid]) -> None:
+    assert index.lookup_chain(KEYS, "test") == []
+    index.add_blocks(list(entries(MODEL, TOKENS, blocks))[:7])
+    assert index.lookup_chain(KEYS, "test") == blocks[:7]
+    assert index.lookup_chain(KEYS[:3], "test") == blocks[:3]
+    assert index.lookup_chain([], "test") == []
+    assert index.lookup_chain(KEYS[1:], "test") == []  # a chain starts at the first block
+    edited = [*TOKENS[:13], 999, *TOKENS[14:]]
+    assert index.lookup_chain(prefix_keys(MODEL, edited, BLOCK_SIZE), "test") == blocks[: 13 // BLOCK_SIZE]
+    other = make_model("other").cid()
+    assert index.lookup_chain(prefix_keys(other, TOKENS, BLOCK_SIZE), "test") == []
+
+
+def test_a_hole_ends_the_chain(index: Index, blocks: list[Cid]) -> None:
+    rows = list(entries(MODEL, TOKENS, blocks))
+    index.add_blocks(rows[:4] + rows[5:])
+    assert index.lookup_chain(KEYS, "test") == blocks[:4]
+    index.add_blocks(rows)
+    assert index.lookup_chain(KEYS, "test") == blocks
+
+
+def test_one_table_read_per_block_at_any_length(index: Index, memory_store: MemoryStore) -> None:
+    for count in (1, 10, 300):
+        tokens = [count, *range(count * BLOCK_SIZE - 1)]
+        made = make_blocks(memory_store, MODEL, tokens)
+        index.add_blocks(entries(MODEL, tokens, made))
+        before = index.reads
+        assert index.lookup_chain(prefix_keys(MODEL, tokens, BLOCK_SIZE), "test") == made
+        assert index.reads - before == count
+
+
+def test_keys_are_drawn_only_up_to_the_first_miss(index: Index) -> None:
+    index.add_blocks([entry(0, "a", None)])
+    keys = iter(KEYS)
+    index.lookup_chain(keys, "own")
+    assert len(list(keys)) == len(KEYS) - 2
+
+
+def test_answers_keep_the_order_they_were_added_in(index: Index) -> None:
+    added = [entry(0, "b", None, "x"), entry(0, "a", None, "y"), entry(0, "c", None, "x2")]
+    for each in added:
+        index.add_blocks([each])
+    assert index.lookup(KEYS[0]) == [Found(each.block, each.domain, None) for each in added]
+    assert index.lookup(KEYS[1]) == []
+
+
+def test_the_own_domain_goes_first(index: Index) -> None:
+    index.add_blocks([entry(0, "f0", None, "foreign"), entry(1, "f1", "f0", "foreign")])
+    index.add_blocks([entry(0, "o0", None), entry(1, "o1", "o0")])
+    assert index.lookup_chain(KEYS, "own") == [node_cid("o0"), node_cid("o1")]
+    assert index.lookup_chain(KEYS, "foreign") == [node_cid("f0"), node_cid("f1")]
+    assert index.lookup_chain(KEYS, "third") == [node_cid("f0"), node_cid("f1")]
+
+
+def test_the_longer_chain_goes_before_the_own_domain_and_chains_are_never_mixed(index: Index) -> None:
+    index.add_blocks([entry(0, "f0", None, "foreign"), entry(1, "f1", "f0", "foreign")])
+    index.add_blocks([entry(0, "o0", None)])
+    assert index.lookup_chain(KEYS, "own") == [node_cid("f0"), node_cid("f1")]
+    index.add_blocks([entry(1, "o1", "f0")])  # own work upon an adopted block
+    assert index.lookup_chain(KEYS, "own") == [node_cid("f0"), node_cid("o1")]
+    assert index.lookup_chain(KEYS[:1], "own") == [node_cid("o0")]
+
+
+def test_a_block_of_two_domains_counts_as_own_in_both(index: Index) -> None:
+    index.add_blocks(
+        [entry(0, "x", None, "foreign"), entry(0, "y", None, "third"), entry(0, "y", None, "own")]
+    )
+    assert index.lookup_chain(KEYS, "own") == [node_cid("y")]
+    assert index.lookup_chain(KEYS, "third") == [node_cid("y")]
+    assert index.domain_of(node_cid("y")) == "third"
+
+
+def test_next_block_is_nothing_one_or_many(index: Index) -> None:
+    assert index.next_block(None, MODEL) == []
+    index.add_blocks(
+        [entry(0, "a", None), entry(1, "b", "a"), entry(1, "c", "a", "other"), entry(0, "a", None)]
+    )
+    assert index.next_block(None, MODEL) == [node_cid("a")]
+    assert index.next_block(node_cid("a"), MODEL) == sorted([node_cid("b"), node_cid("c")])
+    assert index.next_block(node_cid("b"), MODEL) == []
+    assert index.next_block(None, make_model("other").cid()) == []
+
+
+def test_two_blocks_for_one_input_in_one_domain_are_a_divergence(index: Index) -> None:
+    assert index.add_blocks([entry(0, "a", None), entry(0, "b", None, "other")]) == []
+    assert index.divergences() == []
+    shown = index.add_blocks([entry(0, "c", None)])
+    assert [each.blocks for each in shown] == [(node_cid("a"), node_cid("c"))]
+    assert (shown[0].prefix, shown[0].domain, shown[0].prev) == (KEYS[0], "own", None)
+    assert index.divergences() == shown
+    assert index.add_blocks([entry(0, "c", None)]) == []  # said once, kept
+    third = index.add_blocks([entry(0, "d", None)])
+    assert third[0].blocks == (node_cid("a"), node_cid("c"), node_cid("d"))
+    assert index.divergences() == third
+
+
+def test_blocks_upon_different_blocks_are_no_divergence(index: Index) -> None:
+    index.add_blocks([entry(0, "a", None), entry(0, "f", None, "foreign")])
+    assert index.add_blocks([entry(1, "b", "a"), entry(1, "c", "f")]) == []
+    assert len(index.add_blocks([entry(1, "d", "a")])) == 1
+
+
+def test_unknown_domains_show_no_divergence_and_give_way(index: Index) -> None:
+    assert index.add_blocks([entry(0, "a", None, UNKNOWN_DOMAIN), entry(0, "b", None, UNKNOWN_DOMAIN)]) == []
+    index.add_blocks([entry(0, "a", None, "own")])
+    index.add_blocks([entry(0, "a", None, UNKNOWN_DOMAIN)])
+    assert [(each.block, each.domain) for each in index.lookup(KEYS[0])] == [
+        (node_cid("a"), "own"), (node_cid("b"), UNKNOWN_DOMAIN),
+    ]  # fmt: skip
+    assert index.domain_of(node_cid("a")) == "own"
+    assert index.domain_of(node_cid("nothing")) is None
+
+
+def test_a_block_has_one_prefix_key(index: Index) -> None:
+    index.add_blocks([entry(0, "a", None)])
+    with pytest.raises(Corrupt, match="indexed under"):
+        index.add_blocks([entry(1, "b", "a"), entry(1, "a", None)])
+    assert index.lookup(KEYS[1]) == []  # nothing of the refused batch stays
+
+
+def test_a_domain_name_is_bounded(index: Index) -> None:
+    index.add_blocks([entry(0, "a", None, "d" * 128)])
+    with pytest.raises(LimitExceeded):
+        index.add_blocks([entry(0, "b", None, "d" * 129)])
+
+
+def test_removed_blocks_are_gone_everywhere(index: Index) -> None:
+    index.add_blocks(
+        [entry(0, "a", None), entry(0, "a", None, "two"), entry(0, "b", None), entry(1, "c", "a")]
+    )
+    assert index.remove_blocks([node_cid("a"), node_cid("never")]) == 1
+    assert [each.block for each in index.lookup(KEYS[0])] == [node_cid("b")]
+    assert index.next_block(None, MODEL) == [node_cid("b")]
+    assert index.lookup_chain(KEYS, "own") == [node_cid("b")]
+    assert index.remove_blocks([node_cid("b"), node_cid("c")]) == 2
+    assert list(index.entries()) == []
+    assert list(index.check()) == []
+
+
+def test_names_move_and_keep_a_log(index: Index) -> None:
+    roots = [node_cid(f"root {number}") for number in range(3)]
+    for number, root in enumerate(roots):
+        index.set_head("talk", root, f"2025-01-0{number + 1}T00:00:00Z")
+        index.set_head("talk", root, "again")  # the head again is no change
+    index.set_head("über alles ✓", roots[0], "")
+    assert index.head("talk") == Head("talk", roots[2], "2025-01-03T00:00:00Z")
+    assert [each.root for each in index.log("talk")] == roots
+    assert [each.name for each in index.heads()] == ["talk", "über alles ✓"]
+    assert index.roots() == sorted(roots)
+    index.set_head("talk", roots[0], "back")
+    assert [each.root for each in index.log("talk")] == [*roots, roots[0]]
+
+
+def test_names_do_not_run_into_each_other(index: Index) -> None:
+    index.set_head("a", node_cid("1"), "")
+    index.set_head("ab", node_cid("2"), "")
+    assert [each.root for each in index.log("a")] == [node_cid("1")]
+    index.drop("a")
+    assert [each.name for each in index.heads()] == ["ab"]
+    assert [each.root for each in index.log("ab")] == [node_cid("2")]
+
+
+def test_dropped_names(index: Index) -> None:
+    with pytest.raises(NameNotFound):
+        index.drop("talk")
+    index.set_head("talk", node_cid("1"), "")
+    index.drop("talk")
+    for attempt in (index.head, index.log, index.drop):
+        with pytest.raises(NameNotFound):
+            attempt("talk")
+    assert index.heads() == []
+    index.set_head("talk", node_cid("2"), "")
+    assert [each.root for each in index.log("talk")] == [node_cid("2")]
+
+
+@pytest.mark.parametrize(
+    "name", ["", "x" * 256, "a\0b", "line\nbreak", " padded", "\ud800", str(MODEL), "b" + "a" * 58, "é" * 128]
+)
+def test_names_that_are_refused(index: Index, name: str) -> None:
+    for attempt in (
+        lambda: index.set_head(name, MODEL, ""),
+        lambda: index.head(name),
+        lambda: index.drop(name),
+    ):
+        with pytest.raises(BadReference):
+            attempt()
+    assert index.heads() == []
+
+
+@pytest.mark.parametrize("name", ["x" * 255, "a b", "bafyreib", "日本語", "../etc/passwd", "é" * 127])
+def test_names_that_are_taken(index: Index, name: str) -> None:
+    index.set_head(name, MODEL, "")
+    assert index.head(name).root == MODEL
+
+
+def test_only_what_was_published_is_public(index: Index) -> None:
+    root, inside, outside = node_cid("root"), Cid.of(b"leaf", "raw", "blake3"), node_cid("outside")
+    assert not index.is_public(root)
+    index.publish(root, [inside])
+    assert [index.is_public(cid) for cid in (root, inside, outside)] == [True, True, False]
+    assert index.published() == [root]
+    assert index.roots() == [root]
+
+
+def test_everything_survives_closing(home: Path) -> None:
+    with Index(home) as index:
+        index.add_blocks([entry(0, "a", None), entry(0, "b", None)])
+        index.set_head("talk", MODEL, "now")
+        index.publish(MODEL, [])
+    with Index(home) as index, Index(home) as again:
+        for each in (index, again):
+            assert [found.block for found in each.lookup(KEYS[0])] == [node_cid("a"), node_cid("b")]
+            assert len(each.divergences()) == 1
+            assert each.head("talk") == Head("talk", MODEL, "now")
+            assert each.is_public(MODEL)
+
+
+def test_another_version_is_refused(home: Path) -> None:
+    with Index(home) as index:
+        index._database.write(lambda txn: txn.put(b"version", b"2", db=index._database["meta"]))
+    with pytest.raises(UnsupportedFormat, match="'2'"):
+        Index(home)
+
+
+def answers(index: Index, keys: list[PrefixKey], blocks: list[Cid]) -> object:
+    return (
+        [sorted(found.block for found in index.lookup(key)) for key in keys],
+        # Which of several chains is given depends on domains, which blocks alone do not tell.
+        [len(index.lookup_chain(keys[:end], "test")) for end in range(len(keys) + 1)],
+        [index.next_block(source, MODEL) for source in (None, *blocks)],
+    )
+
+
+def test_rebuild_from_blocks_alone(home: Path) -> None:
+    with DiskStore(home / "store") as store:
+        model = store.put_node(make_model())
+        blocks = make_blocks(store, model, TOKENS)
+        branch = make_blocks(store, model, TOKENS[20:32], before=blocks[4], flavour="again")
+        roots = [make_conversation(store, TOKENS, created=f"2025-01-0{day}T00:00:00Z") for day in (3, 1, 2)]
+        with Index(home / "index") as index:
+            index.add_blocks(entries(model, TOKENS, blocks))
+            for source, block, key in zip([blocks[4], *branch], branch, KEYS[5:], strict=False):
+                index.add_blocks([IndexEntry(key, block, source, model, "other")])
+            index.set_head("talk", roots[0], "2025-01-03T00:00:00Z")
+            whole = answers(index, KEYS, blocks)
+            assert index.lookup_chain(KEYS, "test") == blocks
+            index.remove_blocks([blocks[3]])
+            assert answers(index, KEYS, blocks) != whole  # the control
+            done = index.rebuild(store)
+            assert answers(index, KEYS, blocks) == whole
+            assert index.lookup_chain(KEYS, "test") == blocks
+            assert (done.blocks, done.detached, done.unreadable, done.names) == (13, [], [], [])
+            assert index.domain_of(branch[0]) == "other"  # kept
+            assert index.domain_of(blocks[3]) == UNKNOWN_DOMAIN
+            assert index.domain_of(blocks[2]) == "test"
+        shutil.rmtree(home / "index")
+        with Index(home / "index") as index:
+            assert answers(index, KEYS, blocks) != whole
+            done = index.rebuild(store)
+            assert answers(index, KEYS, blocks) == whole
+            assert done.conversations == sorted(roots)
+            assert done.names == ["talk"]
+            assert [each.root for each in index.log("talk")] == [roots[1], roots[2], roots[0]]
+            assert index.domain_of(branch[0]) == UNKNOWN_DOMAIN
+            assert index.divergences() == []
+            assert list(index.check()) == []
+            assert index.rebuild(store).names == []
+
+
+def test_a_rebuild_brings_back_only_whole_and_wanted_names(index: Index, memory_store: MemoryStore) -> None:
+    whole = make_conversation(memory_store, range(9), title="whole")
+    make_conversation(memory_store, range(100, 109), title="dropped")
+    make_conversation(memory_store, range(200, 209), title=" unusable ")
+    make_conversation(memory_store, range(300, 309), title=str(whole))
+    cut = make_conversation(memory_store, range(400, 409), title="cut")
+    tail = make_conversation(memory_store, range(500, 509), title="tail")
+    renamed = make_conversation(memory_store, range(600, 609), title="renamed")
+    root = chain.load_root(memory_store, cut)
+    lost = next(step.block.kv[0] for step in chain.walk(memory_store, root))
+    lost_tail = chain.load_root(memory_store, tail).tail.kv
+    assert lost_tail is not None
+    memory_store.delete_many([lost, *lost_tail])
+    index.set_head("dropped", whole, "")
+    index.drop("dropped")
+    index.set_head("renamed", whole, "mine")
+    done = index.rebuild(memory_store)
+    assert done.names == ["whole"]
+    assert {each.name: each.root for each in index.heads()} == {"whole": whole, "renamed": whole}
+    assert {cut, tail, renamed} < set(done.conversations)
+
+
+def test_a_rebuild_says_what_it_cannot_index(index: Index, memory_store: MemoryStore) -> None:
+    model, other = memory_store.put_node(make_model()), memory_store.put_node(make_model("other"))
+    lost = make_blocks(memory_store, model, range(20))
+    mixed = make_blocks(
+        memory_store, other, range(4), before=make_blocks(memory_store, model, range(50, 54))[0]
+    )
+    memory_store.delete_many([lost[2]])
+    damaged = make_blocks(memory_store, model, range(70, 74))[0]
+    memory_store._blocks[damaged] += b"x"
+    memory_store.put(*_cbor(b"\xa1\x64type\x65other"))
+    done = index.rebuild(memory_store)
+    assert done.blocks == 3
+    assert sorted(done.detached) == sorted([*lost[3:], *mixed])
+    assert done.unreadable == [damaged]
+    assert done.conversations == []
+
+
+def _cbor(data: bytes) -> tuple[Cid, bytes]:
+    return Cid.of(data, "dag-cbor", "sha2-256"), data
+
+
+def test_blocks_of_approximate_conversations_stay_out(index: Index, memory_store: MemoryStore) -> None:
+    model = memory_store.put_node(make_model())
+    exact = make_blocks(memory_store, model, range(8))
+    spliced = make_blocks(memory_store, model, range(8, 16), before=exact[-1], flavour="spliced")
+    for blocks, approx in ((exact, None), ([*exact, *spliced], "splice")):
+        chain.build_root(
+            memory_store, model=model, block_size=BLOCK_SIZE, blocks=blocks, tail=EMPTY_TAIL, payload_bytes=0,
+            approx=approx,
+        )  # fmt: skip
+    assert index.rebuild(memory_store).blocks == 2
+    assert index.lookup_chain(prefix_keys(model, range(16), BLOCK_SIZE), "test") == exact
+    chain.build_root(
+        memory_store,
+        model=model,
+        block_size=BLOCK_SIZE,
+        blocks=[*exact, *spliced],
+        tail=EMPTY_TAIL,
+        payload_bytes=0,
+    )
+    assert index.rebuild(memory_store).blocks == 4  # the control: an exact root vouches for them

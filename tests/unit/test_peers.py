@@ -1,0 +1,181 @@
+import io
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from cyberkv.cybergraph import limits
+from cyberkv.cybergraph.car import car_header, car_section
+from cyberkv.cybergraph.cid import Cid
+from cyberkv.cybergraph.errors import (
+    BlockNotFound,
+    LimitExceeded,
+    MalformedCar,
+    NotFound,
+    PeerError,
+    PeerMisbehaved,
+    PeerUnreachable,
+    TruncatedCar,
+)
+from cyberkv.cybergraph.peers import CarFilePeer, HttpPeer, Patience, Peer, carfile, open_peer
+from cyberkv.cybergraph.peers.line import SLACK_BYTES, Meter
+from cyberkv.cybergraph.peers.url import GatewayUrl
+from tests.contracts.peer import ABSENT, PeerContract
+from tests.wire.synthetic import contents, conversation
+
+
+def sections(blocks: Mapping[Cid, bytes], root: Cid) -> list[bytes]:
+    return [car_header([root]), *(car_section(cid, data) for cid, data in blocks.items())]
+
+
+class TestCarFile(PeerContract):
+    @pytest.fixture(autouse=True)
+    def folder(self, tmp_path: Path) -> None:
+        self.path = tmp_path / "some.car"
+
+    def offer(self, blocks: Mapping[Cid, bytes], root: Cid) -> Peer:
+        self.path.write_bytes(b"".join(sections(blocks, root)))
+        return CarFilePeer(self.path)
+
+    def test_what_stands_before_a_cut_is_usable(self, blocks: dict[Cid, bytes], root: Cid) -> None:
+        pieces = sections(blocks, root)
+        whole = b"".join(pieces)
+        ends = [sum(map(len, pieces[: count + 1])) for count in range(len(pieces))]
+        for size in sorted({cut for end in ends for cut in (end - 1, end, end + 1, end + 20)}):
+            self.path.write_bytes(whole[:size])
+            if size < ends[0]:
+                with pytest.raises(TruncatedCar):
+                    CarFilePeer(self.path)
+                continue
+            count = sum(end <= size for end in ends) - 1
+            got = []
+            with CarFilePeer(self.path) as peer:
+                if count == len(blocks):
+                    assert dict(peer.get_many(list(blocks))) == blocks
+                    continue
+                # A cut between two blocks leaves a file that looks whole, unless it lacks its own root.
+                expected = BlockNotFound if size in ends[1:] else TruncatedCar
+                with pytest.raises(expected):
+                    got.extend(peer.get_many(list(blocks)))
+            assert dict(got) == dict(list(blocks.items())[:count])
+
+    @pytest.mark.parametrize(
+        "junk",
+        [b"\x00", b"\x05abcde", b"\x80\x80\x80\x80\x01", b"\x25\x01\x55\x12\x20" + bytes(33), b"[Gateway Error: " + b"x" * 99,
+         b"\xff\xff\xff\x7f" + b"\x01\x55\x1e\x20" + bytes(32)],
+    )  # fmt: skip
+    def test_what_stands_before_junk_is_usable(self, blocks: dict[Cid, bytes], root: Cid, junk: bytes) -> None:
+        self.path.write_bytes(b"".join(sections(blocks, root)) + junk)
+        with CarFilePeer(self.path) as peer:
+            if junk[:5] != b"\x25\x01\x55\x12\x20":
+                with pytest.raises((MalformedCar, TruncatedCar)):
+                    list(peer.get_many([ABSENT]))
+            assert dict(peer.get_many(list(blocks))) == blocks
+
+    def test_a_file_that_shrinks_while_open_is_cut(self, blocks: dict[Cid, bytes], root: Cid) -> None:
+        with self.offer(blocks, root) as peer:
+            self.path.write_bytes(self.path.read_bytes()[:-1])
+            with pytest.raises(TruncatedCar):
+                list(peer.get_many(list(blocks)))
+
+    def test_the_first_of_two_equal_cids_counts(self, blocks: dict[Cid, bytes], root: Cid) -> None:
+        victim = list(blocks)[-1]
+        self.path.write_bytes(b"".join(sections(blocks, root)) + car_section(victim, b"other bytes"))
+        with CarFilePeer(self.path) as peer:
+            assert dict(peer.get_many([victim])) == {victim: blocks[victim]}
+
+    def test_too_many_blocks_are_refused(
+        self, blocks: dict[Cid, bytes], root: Cid, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert limits.MAX_CAR_SECTIONS > len(blocks)
+        monkeypatch.setattr(carfile, "MAX_CAR_SECTIONS", len(blocks) - 1)
+        with pytest.raises(LimitExceeded):
+            self.offer(blocks, root)
+        monkeypatch.setattr(carfile, "MAX_CAR_SECTIONS", len(blocks))
+        self.offer(blocks, root).close()
+
+
+def test_a_file_that_is_not_there_is_not_found(tmp_path: Path) -> None:
+    for path in (tmp_path / "none.car", tmp_path):
+        with pytest.raises(NotFound, match=str(path)):
+            CarFilePeer(path)
+
+
+@pytest.mark.parametrize("data", [b"<html>", b"", b"\x00" * 50])
+def test_a_file_that_is_no_car_is_refused(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "page.car"
+    path.write_bytes(data)
+    with pytest.raises((MalformedCar, TruncatedCar)):
+        CarFilePeer(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("http://127.0.0.1:8480", "http://127.0.0.1:8480"),
+        ("http://127.0.0.1:8480/", "http://127.0.0.1:8480"),
+        (f"http://127.0.0.1:8480/ipfs/{ABSENT}", "http://127.0.0.1:8480"),
+        ("https://example.org/ipfs/", "https://example.org"),
+        ("http://[::1]:80/ipfs/x", "http://[::1]:80"),
+    ],
+)
+def test_gateway_urls(text: str, shown: str) -> None:
+    assert str(GatewayUrl.parse(text)) == shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["ftp://a", "http://", "http://a/b", "http://a/ipfs/x/y", "http://a?b", "http://a#b", "http://a:port", "http://a:99999",
+     "http://user:secret@a", "file:///etc/passwd", "http://[::1", "http:///ipfs/x"],
+)  # fmt: skip
+def test_other_urls_are_refused(text: str) -> None:
+    with pytest.raises(PeerError) as caught:
+        GatewayUrl.parse(text)
+    assert "secret" not in str(caught.value) + str(caught.value.data)
+
+
+def test_open_peer_tells_urls_from_files(tmp_path: Path) -> None:
+    path = tmp_path / "a.car"
+    path.write_bytes(b"".join(sections(*conversation_sections())))
+    with open_peer(str(path)) as car, open_peer("http://127.0.0.1:1") as gateway:
+        assert (type(car), type(gateway)) == (CarFilePeer, HttpPeer)
+        assert (car.name, gateway.name) == (str(path), "http://127.0.0.1:1")
+
+
+def conversation_sections() -> tuple[dict[Cid, bytes], Cid]:
+    store, root = conversation(blocks=1)
+    return contents(store, root), root
+
+
+class TestMeter:
+    """Bounds on one block, against a clock that a test moves."""
+
+    def meter(self) -> Meter:
+        self.now = 0.0
+        return Meter("peer", Patience(read_s=30, block_s=60), lambda: self.now)
+
+    def read(self, meter: Meter, count: int) -> int:
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            return meter.receive(io.BytesIO(bytes(count)), ours, memoryview(bytearray(count)))  # type: ignore[arg-type]
+
+    def test_a_trickle_runs_into_the_deadline(self) -> None:
+        meter = self.meter()
+        meter.renew(1 << 20)
+        for self.now in range(0, 60, 20):
+            assert self.read(meter, 1) == 1
+        self.now = 60.0
+        with pytest.raises(PeerUnreachable):
+            self.read(meter, 1)
+        meter.renew(1)
+        assert self.read(meter, 1) == 1
+
+    def test_more_bytes_than_allowed_are_not_read(self) -> None:
+        meter = self.meter()
+        meter.renew(100)
+        allowed = 100 + SLACK_BYTES
+        assert self.read(meter, allowed - 1) == allowed - 1
+        assert self.read(meter, 50) == 1
+        with pytest.raises(PeerMisbehaved):
+            self.read(meter, 1)

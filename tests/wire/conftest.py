@@ -1,0 +1,100 @@
+"""A real server in this process: the application that ships, on 127.0.0.1 and a free port, counted."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from cyberkv.cybergraph.cid import Cid
+from cyberkv.cybergraph.gateway import GatewayServer, build_app
+from cyberkv.cybergraph.index import Index
+from cyberkv.cybergraph.peers import HttpPeer
+from cyberkv.cybergraph.peers.line import Patience
+from cyberkv.cybergraph.store import Store
+
+HASTY = Patience(connect_s=2.0, read_s=0.4, block_s=0.8, retries=1, wait_s=0.2)
+"""Short enough for a test that has to wait, long enough for a busy machine to answer at once."""
+
+
+@dataclass
+class Served:
+    """A running gateway and what it was asked."""
+
+    url: str = ""
+    requests: list[str] = field(default_factory=list)
+    """Path and query of every request."""
+    body_bytes: int = 0
+    """Bytes of all bodies sent."""
+
+
+def counted(app: ASGIApp, served: Served) -> ASGIApp:
+    async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
+        served.requests.append(f"{scope['path']}?{scope['query_string'].decode()}")
+
+        async def counting(message: Message) -> None:
+            served.body_bytes += len(message.get("body", b""))
+            await send(message)
+
+        await app(scope, receive, counting)
+
+    return wrapped
+
+
+@contextmanager
+def running(app: ASGIApp) -> Iterator[Served]:
+    """Serve an application in a thread until the block ends."""
+    served, ready = Served(), threading.Event()
+
+    def is_ready(url: str) -> None:
+        served.url = url
+        ready.set()
+
+    server = GatewayServer(counted(app, served), "127.0.0.1", 0, is_ready)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        assert ready.wait(30)
+        yield served
+    finally:
+        server.should_exit = True
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Iterator[Index]:
+    with Index(tmp_path / "index") as opened:
+        yield opened
+
+
+@pytest.fixture
+def there(tmp_path: Path) -> Iterator[Index]:
+    """The index of the other home."""
+    with Index(tmp_path / "there") as opened:
+        yield opened
+
+
+@pytest.fixture
+def publish(there: Index) -> Iterator[Callable[..., Served]]:
+    """Serve roots of a store: `publish(store, root, ...)`."""
+    with ExitStack() as stack:
+
+        def start(store: Store, *roots: Cid) -> Served:
+            from cyberkv.cybergraph.chain import closure
+
+            for root in roots:
+                there.publish(root, closure(store, root))
+            return stack.enter_context(running(build_app(store, there)))
+
+        yield start
+
+
+@pytest.fixture
+def peer_at() -> Iterator[Callable[[str], HttpPeer]]:
+    """Open an impatient peer; closed at the end."""
+    with ExitStack() as stack:
+        yield lambda url: stack.enter_context(HttpPeer(url, patience=HASTY))
