@@ -1,5 +1,6 @@
 """`chat`: a dialogue, recorded turn by turn."""
 
+import shlex
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -8,7 +9,7 @@ import click
 
 from .context import Session, pass_session
 from .failure import INTERRUPTED
-from .options import recording_options, sampling_options
+from .options import REF, recording_options, sampling_options
 from .output import line, remark
 from .recording import Recording, start
 from .run import opening, take_turn
@@ -23,7 +24,7 @@ HELP = (
 
 
 @click.command()
-@click.argument("ref", required=False)
+@click.argument("ref", type=REF, required=False)
 @recording_options
 @click.option("--system", metavar="TEXT", help="System message of a new conversation.")
 @sampling_options
@@ -64,7 +65,7 @@ def chat(
             elif word == "/root":
                 _say(session, {"root": str(recording.root or ""), "name": recording.name})
             elif word == "/publish":
-                _say(session, {"command": f"cyberkv publish {recording.name} --public"})
+                _say(session, {"command": f"cyberkv publish {shlex.quote(recording.name)} --public"})
             elif word.startswith("/"):
                 remark(session, HELP)
             else:

@@ -42,17 +42,26 @@ class Session:
         self.verbose = verbose
         self.shows_progress = progress and not quiet and sys.stderr.isatty()
         self._writes = False
+        self._makes_index = False
         self._resources = ExitStack()
 
     def create_home(self) -> None:
         """Make the home if there is none, readable by its owner only, and open it to write."""
-        self.home.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
         self._writes = True
+        if not self.has_home:
+            self.home.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
+            self._makes_index = True
+            self._open_all()
 
-    def open_to_write(self) -> None:
-        """Allow changes to the home. Raises `NotFound` if there is none."""
+    def _open_all(self) -> None:
+        # The store last: a home counts as made when it has one.
+        _ = self.index, self.store
+
+    def open_to_write(self, *, makes_index: bool = False) -> None:
+        """Allow changes to the home, with `makes_index` also a new index. Raises `NotFound` if there is none."""
         self.require_home()
         self._writes = True
+        self._makes_index = makes_index
 
     @property
     def has_home(self) -> bool:
@@ -84,6 +93,8 @@ class Session:
 
         if not self._writes:
             self.require_home()
+        if not self._makes_index and not (self.home / "index").is_dir():
+            raise NotFound(f"the index of {self.home} is gone", hint="run `cyberkv index rebuild`")
         return self._resources.enter_context(Index(self.home / "index"))
 
     @cached_property

@@ -9,6 +9,7 @@ from ..cybergraph.errors import Corrupt, NameNotFound, NotFound
 from ..cybergraph.index import Head
 from ..cybergraph.refs import resolve
 from .context import Session, pass_session
+from .options import REF
 from .output import answer, say
 from .text import size
 
@@ -37,7 +38,7 @@ def list_conversations(session: Session) -> None:
 
 
 @click.command()
-@click.argument("ref")
+@click.argument("ref", type=REF)
 @pass_session
 def log(session: Session, ref: str) -> None:
     """List the successive roots of a conversation.

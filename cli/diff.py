@@ -11,6 +11,7 @@ from ..cybergraph.nodes import Conversation, Model
 from ..cybergraph.refs import resolve
 from .context import Session, pass_session
 from .models import find_codec
+from .options import REF
 from .output import answer, facts
 from .text import preview, size
 
@@ -19,8 +20,8 @@ PREVIEW_CHARS = 80
 
 
 @click.command()
-@click.argument("a")
-@click.argument("b")
+@click.argument("a", type=REF)
+@click.argument("b", type=REF)
 @pass_session
 def diff(session: Session, a: str, b: str) -> None:
     """Say what two conversations share and where they part.

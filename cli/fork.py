@@ -11,11 +11,12 @@ from ..cybergraph.refs import resolve
 from ..cybergraph.store.base import Store
 from .context import Session, pass_session
 from .names import name_of_head, slug, unique
+from .options import REF
 from .output import answer, facts
 
 
 @click.command()
-@click.argument("ref")
+@click.argument("ref", type=REF)
 @click.option("--at", required=True, type=click.IntRange(min=0), metavar="TOKEN", help="Tokens to keep.")
 @click.option("--name", help="Name of the new conversation.")
 @pass_session

@@ -19,7 +19,7 @@ def rebuild(session: Session) -> None:
     Blocks are found again by their inputs and order. Names, their logs and what was published are kept; names
     that were lost come back from the titles of conversations.
     """
-    session.open_to_write()
+    session.open_to_write(makes_index=True)
     rebuilt = session.index.rebuild(session.store)
     data = {
         "blocks": rebuilt.blocks,

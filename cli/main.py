@@ -89,6 +89,7 @@ def _verbosity(options: Sequence[str]) -> int:
 
 
 @click.group(
+    "cyberkv",
     cls=Program,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     epilog="Options of the program may stand before or after the command. Exit codes: 0 done, 1 unexpected, "

@@ -1,5 +1,6 @@
 """Nodes as plain values: links as text, and an outline for a terminal."""
 
+from itertools import groupby
 from typing import Any
 
 from ..cybergraph.cid import CID_BYTES, CID_PREFIXES, Buffer, Cid
@@ -14,9 +15,11 @@ def read_node(data: Buffer) -> Any:
     Raises `MalformedNode` for a block that claims a type of this project and is not valid.
     """
     node = _readable(decode(data))
-    if isinstance(node, dict) and node.get("type") in TYPES:
-        decode_node(data)
-    return node
+    if not isinstance(node, dict) or node.get("type") not in TYPES:
+        return node
+    decode_node(data)
+    kinds = TYPES[node["type"]].KINDS
+    return {name: node[name] for name in ("type", "version", *kinds)}
 
 
 def _readable(value: Any) -> Any:
@@ -34,13 +37,21 @@ def _readable(value: Any) -> Any:
 def outline(value: Any, depth: int = 0) -> None:
     """Print maps and lists indented; numbers share a line, everything else has its own."""
     indent = "  " * depth
-    pairs = value.items() if isinstance(value, dict) else [("", item) for item in value]
+    pairs = value.items() if isinstance(value, dict) else [("", item) for item in _grouped(value)]
     for key, item in pairs:
         if isinstance(item, dict | list) and not _fits_line(item):
             say(f"{indent}{key or '-'}", dim=True)
             outline(item, depth + 1)
         else:
             say(f"{indent}{key}{': ' if key else ''}{_words(item)}")
+
+
+def _grouped(items: list[Any]) -> list[Any]:
+    """Count equal texts in a row instead of repeating them."""
+    if not all(isinstance(item, str) for item in items):
+        return items
+    runs = ((item, len(list(run))) for item, run in groupby(items))
+    return [f"{item} (x{count})" if count > 1 else item for item, count in runs]
 
 
 def _fits_line(value: Any) -> bool:

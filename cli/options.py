@@ -4,6 +4,33 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
+
+from .context import default_home
+
+
+class Ref(click.ParamType[str]):
+    """The name of a conversation, a CID, or its unique beginning; names are completed by the shell."""
+
+    name = "ref"
+
+    def shell_complete(
+        self,
+        ctx: click.Context,
+        param: click.Parameter,
+        incomplete: str,  # noqa: ARG002
+    ) -> list[CompletionItem]:
+        """List the names of this home that begin with what was typed."""
+        home = ctx.find_root().params.get("home") or default_home()
+        if not (home / "index").is_dir():
+            return []
+        from ..cybergraph.index import Index
+
+        with Index(home / "index") as index:
+            return [CompletionItem(head.name) for head in index.heads() if head.name.startswith(incomplete)]
+
+
+REF = Ref()
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -7,7 +7,7 @@ import click
 from .context import Session, pass_session
 from .failure import INTERRUPTED
 from .names import slug
-from .options import recording_options
+from .options import REF, recording_options
 from .output import answer, facts
 from .prompts import read_text
 from .recording import start, summary
@@ -16,7 +16,7 @@ from .recording import start, summary
 @click.command()
 @click.argument("file", metavar="FILE|-")
 @recording_options
-@click.option("--from", "from_ref", metavar="REF", help="Conversation to append to.")
+@click.option("--from", "from_ref", type=REF, help="Conversation to append to.")
 @click.pass_context
 @pass_session
 def prefill(

@@ -23,3 +23,13 @@ def bar(session: Session, label: str) -> Iterator[Progress]:
     with Bars(*columns, console=console(stderr=True), transient=True) as bars:
         task = bars.add_task(label, total=None)
         yield lambda done, total: bars.update(task, completed=done, total=total)
+
+
+@contextmanager
+def busy(session: Session, label: str) -> Iterator[None]:
+    """Show that work of unknown length goes on inside the `with`."""
+    if not session.shows_progress:
+        yield
+        return
+    with console(stderr=True).status(label):
+        yield

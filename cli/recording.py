@@ -1,54 +1,22 @@
 """A live conversation under a name: what `prefill`, `run` and `chat` have in common."""
 
-import signal
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from ..cybergraph.chain import load_root
 from ..cybergraph.cid import Cid
 from ..cybergraph.refs import resolve
 from .context import Session
+from .interrupt import stoppable
 from .models import choose_model, need_codec
 from .names import name_of_head, unique
-from .output import remark
-from .progress import bar
+from .progress import bar, busy
 
 if TYPE_CHECKING:
     from ..runtime.live import Live
     from ..runtime.models.tokenizer import TextCodec
     from ..runtime.sampling import Sampling
-
-
-class Stop:
-    """Whether the user asked to stop. The second Ctrl-C does not wait for a good moment."""
-
-    def __init__(self) -> None:
-        self.asked = False
-
-    def ask(self, _signal: int, _frame: FrameType | None) -> None:
-        """Remember a first Ctrl-C, obey a second one at once."""
-        if self.asked:
-            raise KeyboardInterrupt
-        self.asked = True
-
-    def check(self) -> None:
-        """Obey, at a moment when nothing is half done."""
-        if self.asked:
-            raise KeyboardInterrupt
-
-
-@contextmanager
-def stoppable() -> Iterator[Stop]:
-    """Hold Ctrl-C back until `check` is called."""
-    stop = Stop()
-    before = signal.signal(signal.SIGINT, stop.ask)
-    try:
-        yield stop
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 @dataclass(slots=True)
@@ -116,10 +84,12 @@ class Recording:
         return grown
 
     def fork(self, at: int) -> "Recording":
-        """Go on from the first `at` tokens under another name. The state must be saved."""
+        """Record the first `at` tokens under another name, to go on from there."""
         name = unique(self.session.index, f"{self.name}-fork")
         live = self.live.fork(at)
-        return Recording(self.session, live, self.codec, name, self.root, at, self.root, at)
+        child = Recording(self.session, live, self.codec, name, self.root, at, self.root, at)
+        child.save()
+        return child
 
     def figures(self) -> dict[str, Any]:
         """Say what the conversation is and what it has cost, ready for JSON."""
@@ -168,14 +138,14 @@ def start(
     if from_ref is not None and root is not None and root_cid is not None:
         continued = name_of_head(session.index, from_ref, root_cid)
         name = name or continued
-        if name == continued:
+        if continued is not None and name == continued:
             parent, fork_at = root.parent, root.fork_at
-    remark(session, f"loading {record.name}") if session.verbose else None
-    loaded = session.registry.load(record)
-    codec = need_codec(loaded.text, record.name)
-    engine = build_engine(loaded, session.store, session.index)
-    started_s = session.clock_s()
-    live = Live(engine) if root_cid is None else resume(engine, root_cid)
+    with busy(session, f"loading {record.name}"):
+        loaded = session.registry.load(record)
+        codec = need_codec(loaded.text, record.name)
+        engine = build_engine(loaded, session.store, session.index)
+        started_s = session.clock_s()
+        live = Live(engine) if root_cid is None else resume(engine, root_cid)
     return Recording(
         session,
         live,

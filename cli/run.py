@@ -8,7 +8,7 @@ import click
 from .context import Session, pass_session
 from .failure import INTERRUPTED
 from .names import slug
-from .options import recording_options, sampling_options
+from .options import REF, recording_options, sampling_options
 from .output import line, remark
 from .prompts import first_turn
 from .recording import Recording, start, summary
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("prompt")
 @recording_options
-@click.option("--from", "from_ref", metavar="REF", help="Conversation to go on from.")
+@click.option("--from", "from_ref", type=REF, help="Conversation to go on from.")
 @click.option(
     "--system", metavar="TEXT", help="System message; else that of the chat template, if it has one."
 )

@@ -5,11 +5,12 @@ import click
 from ..cybergraph.refs import resolve
 from .context import Session, pass_session
 from .nodes import outline, read_node
+from .options import REF
 from .output import answer, facts, say
 
 
 @click.command()
-@click.argument("ref")
+@click.argument("ref", type=REF)
 @pass_session
 def show(session: Session, ref: str) -> None:
     """Show any node, decoded.

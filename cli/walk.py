@@ -9,6 +9,7 @@ from ..cybergraph.chain import walk as walk_chain
 from ..cybergraph.refs import resolve
 from .context import Session, pass_session
 from .models import find_codec
+from .options import REF
 from .output import line, say
 from .text import preview
 
@@ -19,7 +20,7 @@ PREVIEW_CHARS = 60
 
 
 @click.command()
-@click.argument("ref")
+@click.argument("ref", type=REF)
 @click.argument("form", required=False, type=click.Choice(["lines"]), metavar="")
 @pass_session
 def walk(session: Session, ref: str, form: str | None) -> None:  # noqa: ARG001

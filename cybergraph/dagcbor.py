@@ -137,9 +137,14 @@ def encode_link(value: Cid) -> bytes:
     return LINK_HEAD + value
 
 
+def list_head(count: int) -> bytes:
+    """Encode what stands before a list of `count` items."""
+    return head(_ARRAY, count)
+
+
 def encode_list(items: Iterable[bytes], count: int) -> bytes:
     """Encode a list of `count` items that are encoded already."""
-    return head(_ARRAY, count) + b"".join(items)
+    return list_head(count) + b"".join(items)
 
 
 def map_head(count: int) -> bytes:

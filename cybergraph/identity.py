@@ -6,7 +6,7 @@
 >>> diff(rope, replace(rope, base="500000.0"))
 [Difference(field='base', a='10000.0', b='500000.0')]
 >>> digest(b"weights")
-'blake3:a0a98f5b01d91bd8c247f6da6a2de37ef0cf7d16fddd09b21ca3ab5ebb4c0d12'
+'blake3:3edc5c4a5df8c79ef4f8dbdc373cd21ca041ccf39fe5693250d004092094dc4a'
 """
 
 from collections.abc import Iterable

@@ -1,4 +1,9 @@
-"""Settings and fixtures shared by every test."""
+"""Settings and fixtures shared by every test, and the groups that the default command leaves out."""
+
+import os
+
+# Before torch loads: with the default spinning, two threads on a busy machine run slower than one.
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +24,23 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("house")
+
+GROUPS = {
+    "slow": "takes minutes or loads the real model: run with --slow, or `make slow`",
+    "compat": "needs another implementation: run with --compat, or `make compat`",
+}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    for group, reason in GROUPS.items():
+        parser.addoption(f"--{group}", action="store_true", help=f"also run the {group} group ({reason})")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        for group, reason in GROUPS.items():
+            if item.get_closest_marker(group) and not config.getoption(f"--{group}"):
+                item.add_marker(pytest.mark.skip(reason=f"{group}: {reason}"))
 
 
 @pytest.fixture

@@ -27,8 +27,10 @@ class GatewayServer(uvicorn.Server):
         )  # fmt: skip
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
+            if not 0 <= port < 1 << 16:
+                raise OSError("ports go from 0 to 65535")
             self._socket = socket.create_server((host, port), family=family)
-        except (OSError, OverflowError) as error:
+        except OSError as error:
             raise CyberKVError(
                 f"cannot listen on {host}:{port}: {error}",
                 hint="choose another with --listen HOST:PORT; port 0 is any",

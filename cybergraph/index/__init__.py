@@ -29,6 +29,7 @@ class Index(BlockTables, MarkTables):
         """Open or make the index at `path`. Raises `UnsupportedFormat`, `Corrupt`."""
         database = Database.open(path, {"meta": False, **DERIVED_TABLES, **MARK_TABLES})
         super().__init__(database)
+        self._closed = False
         with database.read() as txn:
             version = txn.get(b"version", db=database["meta"])
         if version is None:
@@ -50,7 +51,9 @@ class Index(BlockTables, MarkTables):
 
     def close(self) -> None:
         """Release the files."""
-        self._database.close()
+        if not self._closed:  # the database counts its users
+            self._closed = True
+            self._database.close()
 
     def __enter__(self) -> Self:
         return self

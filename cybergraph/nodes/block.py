@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 from ..cid import Cid
 from ..limits import MAX_BLOCK_TOKENS, MAX_LEAVES_PER_BLOCK
 from .base import Node
-from .kinds import CidBytes, Link, Listing, Maybe, Tokens
+from .kinds import CidBytes, Link, Links, Maybe, Tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Block(Node):
     """The block before, by name and not by link: nothing recurses over the length of a conversation."""
     tokens: Annotated[tuple[int, ...], Tokens(MAX_BLOCK_TOKENS, least=1)]
     """The token ids of the window."""
-    kv: Annotated[tuple[Cid, ...], Listing(Link("raw"), MAX_LEAVES_PER_BLOCK, least=1)]
+    kv: Annotated[tuple[Cid, ...], Links("raw", MAX_LEAVES_PER_BLOCK, least=1)]
     """Leaves, one per layer group, lowest layers first."""
 
     TYPE: ClassVar = "cyberkv/block"

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 from ..cid import Cid
 from ..limits import MAX_TITLE_BYTES
 from .base import Nested, Node, Record
-from .kinds import Bytes, Link, Listing, Maybe, Text
+from .kinds import Bytes, Link, Links, Maybe, Text
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class ModelCard(Node):
     model: Annotated[Cid, Link("dag-cbor")]
     name: Annotated[str, Text(MAX_TITLE_BYTES)]
     licence: Annotated[str, Text(128)]
-    preload: Annotated[tuple[Cid, ...], Listing(Link("dag-cbor"), 4096)]
+    preload: Annotated[tuple[Cid, ...], Links("dag-cbor", 4096)]
     signature: Annotated[Signature | None, Maybe(Nested(Signature))]
 
     TYPE: ClassVar = "cyberkv/model-card"

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 from ..cid import Cid
 from ..limits import MAX_BLOCK_TOKENS, MAX_LEAVES_PER_BLOCK, MAX_SEGMENTS, MAX_TITLE_BYTES
 from .base import Nested, Node, Record
-from .kinds import Link, Listing, Maybe, Text, Tokens, Uint
+from .kinds import Link, Links, Maybe, Text, Tokens, Uint
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Tail(Record):
     one. A reader without the rows computes them again in the same way and gets the same bytes."""
     domain: Annotated[str | None, Maybe(Text(128))]
     """Numeric domain that computed the rows; null without rows."""
-    kv: Annotated[tuple[Cid, ...] | None, Maybe(Listing(Link("raw"), MAX_LEAVES_PER_BLOCK, least=1))]
+    kv: Annotated[tuple[Cid, ...] | None, Maybe(Links("raw", MAX_LEAVES_PER_BLOCK, least=1))]
     """The rows as leaves of `len(tokens)` rows per layer, or null."""
 
 
@@ -34,7 +34,7 @@ class Conversation(Node):
     block_size: Annotated[int, Uint(MAX_BLOCK_TOKENS, least=1)]
     length: Annotated[int, Uint()]
     """Tokens: full blocks and tail."""
-    segments: Annotated[tuple[Cid, ...], Listing(Link("dag-cbor"), MAX_SEGMENTS)]
+    segments: Annotated[tuple[Cid, ...], Links("dag-cbor", MAX_SEGMENTS)]
     tail: Annotated[Tail, Nested(Tail)]
     parent: Annotated[Cid | None, Maybe(Link("dag-cbor"))]
     """The root this one was forked from."""

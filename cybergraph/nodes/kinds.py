@@ -9,7 +9,7 @@ canonical form, so each check stands in one place, in `encode`, and holds in bot
 from collections.abc import Callable
 from typing import Any
 
-from ..cid import CID_BYTES, Cid, Codec
+from ..cid import CID_BYTES, CID_PREFIXES, Cid, Codec
 from ..dagcbor import (
     FALSE,
     LINK_HEAD,
@@ -22,10 +22,12 @@ from ..dagcbor import (
     encode_map,
     encode_text,
     encode_tokens,
+    list_head,
 )
 from ..errors import MalformedNode
 
 _CODEC_BYTES: dict[Codec, int] = {"raw": 0x55, "dag-cbor": 0x71}
+_bytes_new = bytes.__new__
 _CID_HEAD = encode_bytes(bytes(CID_BYTES))[:-CID_BYTES]
 
 
@@ -106,9 +108,9 @@ class CidBytes(Kind):
     """The CID of a node as a plain byte string: named, but not linked, so that no walker follows it."""
 
     def read(self, item: Any) -> Cid:
-        if type(item) is not bytes:
-            raise wrong("the bytes of a CID", item)
-        return Cid(item)
+        if type(item) is bytes and len(item) == CID_BYTES and item.startswith(CID_PREFIXES):
+            return _bytes_new(Cid, item)
+        raise wrong("the bytes of a CID", item)
 
     def encode(self, value: Cid) -> bytes:
         if type(value) is not Cid or value[1] != _CODEC_BYTES["dag-cbor"]:
@@ -127,6 +129,29 @@ class Link(Kind):
         if type(value) is not Cid or value[1] != self.codec_byte:
             raise wrong(f"a link to a {self.codec} block", value)
         return LINK_HEAD + value
+
+
+class Links(Kind):
+    """A list of `least` to `most` links, held as a tuple: in one loop, for a block has many."""
+
+    def __init__(self, codec: Codec, most: int, *, least: int = 0) -> None:
+        self.codec = codec
+        self.codec_byte = _CODEC_BYTES[codec]
+        self.least = least
+        self.most = most
+
+    def read(self, item: Any) -> tuple[Cid, ...]:
+        if type(item) is not list:
+            raise wrong("a list", item)
+        return tuple(item)
+
+    def encode(self, value: tuple[Cid, ...]) -> bytes:
+        if type(value) is not tuple or not self.least <= len(value) <= self.most:
+            raise wrong(f"{self.least} to {self.most} links", value)
+        for cid in value:
+            if type(cid) is not Cid or cid[1] != self.codec_byte:
+                raise wrong(f"links to {self.codec} blocks", value)
+        return list_head(len(value)) + LINK_HEAD.join((b"", *value))
 
 
 class Maybe(Kind):

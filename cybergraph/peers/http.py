@@ -146,6 +146,8 @@ class HttpPeer(Peer):
         for line in self._lines:
             line.end()
         self._workers.shutdown(cancel_futures=True)
+        for line in self._lines:
+            line.close()
 
 
 class _Body(io.RawIOBase):

@@ -8,7 +8,7 @@ import http.client
 import io
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -88,6 +88,8 @@ class Line:
         self._url = url
         self._patience = patience
         self._http: http.client.HTTPConnection | None = None
+        self._socket: socket.socket | None = None
+        self._answer: http.client.HTTPResponse | None = None
         self._used = False
         self._ended = False
         self.meter = Meter(str(url), patience, clock)
@@ -120,8 +122,10 @@ class Line:
         if self._http is None:
             self._http = self._url.connection(self._patience.connect_s)
             self._http.response_class = self._response  # type: ignore[assignment]
+        if self._http.sock is None:
             self._http.connect()
-            self._http.sock.settimeout(self._patience.read_s)
+            self._socket = self._http.sock
+            self._socket.settimeout(self._patience.read_s)
         self._http.request("GET", target, headers={"Accept": accept, "User-Agent": "cyberkv"})
         answer = self._http.getresponse()
         self._used = True
@@ -131,23 +135,30 @@ class Line:
         answer = http.client.HTTPResponse(sock, method=method)
         answer.fp.close()
         answer.fp = io.BufferedReader(_MeteredFile(sock, self.meter), 64 << 10)
+        self._answer = answer
         return answer
 
     def end(self) -> None:
-        """Close for good, from any thread: a read under way in another fails at once."""
+        """Fail what is under way in another thread, and everything after it. That thread, or `close`, cleans up."""
         self._ended = True
-        self.close()
+        _hang_up(self._socket)
 
     def close(self) -> None:
         """Drop the connection; the next request opens another."""
-        connection, self._http, self._used = self._http, None, False
+        connection, answer, sock = self._http, self._answer, self._socket
+        self._http = self._answer = self._socket = None
+        self._used = False
+        _hang_up(sock)
+        if answer is not None:
+            answer.close()  # it holds the socket open, whatever happens to the connection
         if connection is not None:
-            if connection.sock is not None:
-                try:
-                    connection.sock.shutdown(socket.SHUT_RDWR)
-                except OSError:
-                    pass  # the peer was quicker
             connection.close()
+
+
+def _hang_up(sock: socket.socket | None) -> None:
+    if sock is not None:
+        with suppress(OSError):  # the peer was quicker
+            sock.shutdown(socket.SHUT_RDWR)
 
 
 @contextmanager

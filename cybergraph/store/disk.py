@@ -53,6 +53,7 @@ class DiskStore(Store):
         self._database = Database.open(path / "catalog", TABLES, read_only=read_only)
         self._catalog = Catalog(self._database)
         self._slabs = SlabFiles(path, read_only=read_only)
+        self._closed = False
         self._damaged: set[Cid] = set()  # seen damaged by this process, so not here until stored again
 
     def put_many(self, blocks: Iterable[tuple[Cid, Buffer]], *, hashed: bool = False) -> int:
@@ -116,11 +117,7 @@ class DiskStore(Store):
             if cid.codec != "raw":
                 return self._catalog.node(txn, cid)
             place = self._catalog.place(txn, cid)
-        if place is None:
-            return None
-        data = bytearray(place.size_bytes)
-        self._slabs.read(place.slab, place.offset, [memoryview(data)])
-        return bytes(data)
+        return None if place is None else self._slabs.read_bytes(place.slab, place.offset, place.size_bytes)
 
     def _why_damaged(self, cid: Cid) -> str:
         with self._database.read() as txn:
@@ -193,7 +190,9 @@ class DiskStore(Store):
     def close(self) -> None:
         """See `Store`."""
         self._slabs.close()
-        self._database.close()
+        if not self._closed:  # the database counts its users
+            self._closed = True
+            self._database.close()
 
     def _check_writable(self) -> None:
         if self._read_only:

@@ -53,5 +53,5 @@ def _read_run(slabs: SlabFiles, run: list[Wanted]) -> list[Wanted]:
     vectors: list[memoryview] = []
     for each in run:
         vectors += each.target, padding[: each.place.slab.slot_bytes - each.place.size_bytes]
-    slabs.read(run[0].place.slab, run[0].place.offset, vectors[:-1])
+    slabs.read_into(run[0].place.slab, run[0].place.offset, vectors[:-1])
     return [each for each in run if HASHES[each.cid.hash_name](each.target) != each.cid.digest]

@@ -9,8 +9,8 @@ the catalogue.
 
 import errno
 import os
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock
 from typing import Final, NamedTuple
@@ -104,20 +104,28 @@ class SlabFiles:
         """Make what was written durable."""
         os.fdatasync(self._fd(slab))
 
-    def read(self, slab: SlabId, offset: int, targets: Sequence[memoryview]) -> None:
+    def read_bytes(self, slab: SlabId, offset: int, size_bytes: int) -> bytes:
+        """Read bytes from `offset`: fewer than asked where the file is missing, cut short or unreadable."""
+        parts: list[bytes] = []
+        with _unreadable_is_empty():
+            fd = self._fd(slab)
+            while size_bytes and (part := os.pread(fd, size_bytes, offset)):
+                parts.append(part)
+                offset += len(part)
+                size_bytes -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def read_into(self, slab: SlabId, offset: int, targets: Sequence[memoryview]) -> None:
         """Fill buffers with consecutive bytes from `offset`.
 
         Where the file is missing, cut short or unreadable they keep what they held: the caller checks hashes.
         """
         pending = [target for target in targets if target.nbytes]
-        try:
+        with _unreadable_is_empty():
             fd = self._fd(slab)
             while pending and (count := os.preadv(fd, pending[:MAX_VECTORS], offset)):
                 offset += count
                 pending = _rest(pending, count)
-        except OSError as error:
-            if error.errno not in (errno.ENOENT, errno.EIO):
-                raise
 
     def close(self) -> None:
         """Close every file."""
@@ -142,6 +150,15 @@ def sync_folder(folder: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+@contextmanager
+def _unreadable_is_empty() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.EIO):
+            raise
 
 
 def _write_all(fd: int, vectors: list[Buffer], offset: int) -> int:

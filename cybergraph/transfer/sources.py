@@ -102,6 +102,9 @@ class Sources:
                 raise TruncatedCar(
                     f"{peer.name} ends the stream of {cid} before it is complete", peer=peer.name
                 )
+        except BlockNotFound as error:
+            self._errors.append(error)
+            self._streams.remove(peer)
         except CyberKVError as error:
             self._note(peer, cid, error)
             self._streams.remove(peer)

@@ -24,10 +24,11 @@ def rope(fields: Fields, architecture: str) -> tuple[float, tuple[tuple[str, str
     if not isinstance(given, dict):
         raise fields.refuse("rope_scaling" if old else "rope_parameters", "a map")
     parameters = dict(given)
-    kinds = {parameters.pop("rope_type", None), parameters.pop("type", None)} - {None} or {"default"}
-    kind = kinds.pop()
-    if kinds or kind not in _SCALING:
-        raise fields.refuse("rope_type", f"one of {', '.join(_SCALING)}", given.get("rope_type", kind))
+    kinds = [parameters.pop(name, None) for name in ("rope_type", "type")]
+    kinds = [kind for kind in kinds if kind is not None] or ["default"]
+    kind = kinds[0]
+    if kind != kinds[-1] or not isinstance(kind, str) or kind not in _SCALING:
+        raise fields.refuse("rope_type", f"one of {', '.join(_SCALING)}", kind)
     default_base = 2_000_000.0 if architecture == "SmolLM3ForCausalLM" else 10_000.0
     base = fields.as_positive(
         "rope_theta", parameters.pop("rope_theta", fields.get("rope_theta", default_base))

@@ -12,17 +12,12 @@ from cyberkv.cybergraph.limits import MAX_LEAF_BYTES, MAX_NODE_BYTES
 from cyberkv.cybergraph.nodes import decode_node
 from cyberkv.cybergraph.store import Store
 
-from .synthetic import make_model
+from .synthetic import blocks, make_model
 
 FORMS: list[tuple[Codec, HashName]] = [
     ("raw", "blake3"), ("raw", "sha2-256"), ("dag-cbor", "sha2-256"), ("dag-cbor", "blake3"),
 ]  # fmt: skip
 SIZES_BYTES = [0, 1, 4095, 4096, 4097, 245_760, 1 << 20]
-
-
-def blocks(count: int, size_bytes: int = 5000) -> list[tuple[Cid, bytes]]:
-    made = [number.to_bytes(4, "big") * (size_bytes // 4) for number in range(1, count + 1)]
-    return [(Cid.of(data, "raw", "blake3"), data) for data in made]
 
 
 class StoreContract(ABC):

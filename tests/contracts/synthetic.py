@@ -28,6 +28,11 @@ def leaf(data: bytes) -> tuple[Cid, bytes]:
     return Cid.of(data, "raw", "blake3"), data
 
 
+def blocks(count: int, size_bytes: int = 5000) -> list[tuple[Cid, bytes]]:
+    made = [number.to_bytes(4, "big") * (size_bytes // 4) for number in range(1, count + 1)]
+    return [(Cid.of(data, "raw", "blake3"), data) for data in made]
+
+
 def make_blocks(
     store: Store,
     model: Cid,

@@ -1,7 +1,7 @@
-"""Small random models of every supported family, as safetensors folders with a byte tokenizer and a chat template.
+"""Small random models of every family: safetensors folders with a byte tokenizer and a chat template.
 
-Weights are drawn so that nothing is degenerate: norms are not 1, biases are not 0, attention is peaked enough that
-a wrong rotation, window or layer order shows in the logits.
+Weights are drawn so that nothing is degenerate: norms are not 1, biases are not 0, attention is peaked enough
+that a wrong rotation, window or layer order shows in the logits.
 """
 
 import json
@@ -30,18 +30,19 @@ VOCAB_SIZE = 272
 """256 bytes, the special tokens, and some that no text gives."""
 
 TEMPLATE = (
-    "{% for m in messages %}<|{{ 'user' if m.role == 'system' else m.role }}|>{{ m.content }}<|end|>{% endfor %}"
+    "{% for m in messages %}<|{{ 'user' if m.role == 'system' else m.role }}|>{{ m.content }}<|end|>"
+    "{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
 
 _SHAPE: dict[str, Any] = {
     "vocab_size": VOCAB_SIZE, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 2048, "rms_norm_eps": 1e-5,
-    "bos_token_id": 256, "eos_token_id": 257, "pad_token_id": 257,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 2048,
+    "rms_norm_eps": 1e-5, "bos_token_id": 256, "eos_token_id": 257, "pad_token_id": 257,
 }  # fmt: skip
 _LLAMA3 = {
-    "rope_type": "llama3", "rope_theta": 10_000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 256,
+    "rope_type": "llama3", "rope_theta": 10_000.0, "factor": 8.0, "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0, "original_max_position_embeddings": 256,
 }  # fmt: skip
 _LINEAR = {"rope_type": "linear", "rope_theta": 10_000.0, "factor": 2.0}
 
@@ -70,7 +71,7 @@ FAMILIES: dict[str, tuple[type[PreTrainedModel], type[PretrainedConfig], dict[st
 
 
 def tiny_model(family: str, folder: Path, *, seed: int = 0, **changes: Any) -> Path:
-    """Write a model of a family with weights drawn from `seed` into `folder`; `changes` go into its config."""
+    """Write a model of a family with weights drawn from `seed`; `changes` go into its config."""
     model_class, config_class, options = FAMILIES[family]
     torch.manual_seed(seed)
     model = model_class(config_class(**{**_SHAPE, **options, **changes}))

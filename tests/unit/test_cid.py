@@ -3,7 +3,6 @@
 import base64
 import hashlib
 import json
-from pathlib import Path
 
 import pytest
 from blake3 import blake3
@@ -12,8 +11,9 @@ from hypothesis import strategies as st
 
 from cyberkv.cybergraph.cid import CID_BYTES, CID_PREFIXES, Cid
 from cyberkv.cybergraph.errors import Corrupt, DigestMismatch, MalformedCid
+from fixtures.make import FOLDER
 
-VECTORS = json.loads(Path("fixtures/vectors.json").read_text())["cids"]
+VECTORS = json.loads((FOLDER / "vectors.json").read_text())["cids"]
 
 cids = st.builds(
     lambda prefix, digest: Cid(prefix + digest),
@@ -84,7 +84,8 @@ def test_any_bytes_are_read_or_refused_by_type(data: bytes) -> None:
 def test_a_cid_is_its_bytes() -> None:
     cid = Cid.of(b"x", "raw", "blake3")
     assert {bytes(cid): 1}[cid] == 1
-    assert bytes(cid) == cid and type(bytes(cid)) is bytes
+    assert bytes(cid) == cid
+    assert type(bytes(cid)) is bytes
     assert repr(cid) == f"Cid({cid})"
 
 

@@ -119,7 +119,12 @@ def test_what_is_fetched_is_what_was_there(index: Index) -> None:
     assert set(store.cids()) == set(closure(origin, root))
     assert tokens(store, load_root(store, root)) == tokens(origin, load_root(origin, root))
     total = len(list(closure(origin, root)))
-    assert (report.root, report.blocks_total, report.blocks_had, report.blocks_fetched) == (root, total, 0, total)
+    assert (report.root, report.blocks_total, report.blocks_had, report.blocks_fetched) == (
+        root,
+        total,
+        0,
+        total,
+    )
     assert report.bytes_fetched == sum(map(len, contents(origin, root).values()))
     assert report.refused == ()
 
@@ -188,7 +193,10 @@ def test_a_domain_that_is_known_stays(index: Index) -> None:
     key = next(prefix_keys(MODEL.cid(), Block.decode(origin.get(first)).tokens, BLOCK_SIZE))
     index.add_blocks([IndexEntry(key, first, None, MODEL.cid(), "mine")])
     fetch(MemoryStore(), index, root, [StorePeer(origin)])
-    assert [index.domain_of(block) for block in block_cids(origin, load_root(origin, root))] == ["mine", "unknown"]
+    assert [index.domain_of(block) for block in block_cids(origin, load_root(origin, root))] == [
+        "mine",
+        "unknown",
+    ]
 
 
 @pytest.mark.parametrize(("approx", "found"), [("spliced", 0), (None, 5)])
@@ -263,7 +271,10 @@ def test_a_damaged_car_is_told_from_a_cut_one(index: Index, car_of: Callable[[by
     origin, root = conversation(blocks=3)
     whole = b"".join(sections(origin, root))
     store = MemoryStore()
-    with CarFilePeer(car_of(whole[:-1] + bytes([whole[-1] ^ 1]))) as peer, pytest.raises(DigestMismatch) as caught:
+    with (
+        CarFilePeer(car_of(whole[:-1] + bytes([whole[-1] ^ 1]))) as peer,
+        pytest.raises(DigestMismatch) as caught,
+    ):
         fetch(store, index, root, [peer])
     assert not store.has(root)
     assert caught.value.data["count"] == 1
@@ -403,7 +414,9 @@ def test_a_lie_about_what_is_here_is_refused_too(index: Index) -> None:
 
 
 @pytest.mark.parametrize("promise", [0, 1_000_000])
-def test_a_promise_that_its_leaves_exceed_is_refused_before_any_leaf_moves(index: Index, promise: int) -> None:
+def test_a_promise_that_its_leaves_exceed_is_refused_before_any_leaf_moves(
+    index: Index, promise: int
+) -> None:
     origin, root = conversation(blocks=1000, tail_tokens=0)
     assert load_root(origin, root).bytes > 1_000_000
     peer = StorePeer(origin)

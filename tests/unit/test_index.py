@@ -1,6 +1,8 @@
 """The index: lookups, order, divergences, marks, rebuild."""
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,10 +10,8 @@ import pytest
 from cyberkv.cybergraph import chain
 from cyberkv.cybergraph.cid import Cid
 from cyberkv.cybergraph.errors import (
-    BadReference,
     Corrupt,
     LimitExceeded,
-    NameNotFound,
     UnsupportedFormat,
 )
 from cyberkv.cybergraph.index import UNKNOWN_DOMAIN, Found, Head, Index, IndexEntry
@@ -177,82 +177,37 @@ def test_removed_blocks_are_gone_everywhere(index: Index) -> None:
     assert list(index.check()) == []
 
 
-def test_names_move_and_keep_a_log(index: Index) -> None:
-    roots = [node_cid(f"root {number}") for number in range(3)]
-    for number, root in enumerate(roots):
-        index.set_head("talk", root, f"2025-01-0{number + 1}T00:00:00Z")
-        index.set_head("talk", root, "again")  # the head again is no change
-    index.set_head("über alles ✓", roots[0], "")
-    assert index.head("talk") == Head("talk", roots[2], "2025-01-03T00:00:00Z")
-    assert [each.root for each in index.log("talk")] == roots
-    assert [each.name for each in index.heads()] == ["talk", "über alles ✓"]
-    assert index.roots() == sorted(roots)
-    index.set_head("talk", roots[0], "back")
-    assert [each.root for each in index.log("talk")] == [*roots, roots[0]]
-
-
-def test_names_do_not_run_into_each_other(index: Index) -> None:
-    index.set_head("a", node_cid("1"), "")
-    index.set_head("ab", node_cid("2"), "")
-    assert [each.root for each in index.log("a")] == [node_cid("1")]
-    index.drop("a")
-    assert [each.name for each in index.heads()] == ["ab"]
-    assert [each.root for each in index.log("ab")] == [node_cid("2")]
-
-
-def test_dropped_names(index: Index) -> None:
-    with pytest.raises(NameNotFound):
-        index.drop("talk")
-    index.set_head("talk", node_cid("1"), "")
-    index.drop("talk")
-    for attempt in (index.head, index.log, index.drop):
-        with pytest.raises(NameNotFound):
-            attempt("talk")
-    assert index.heads() == []
-    index.set_head("talk", node_cid("2"), "")
-    assert [each.root for each in index.log("talk")] == [node_cid("2")]
-
-
-@pytest.mark.parametrize(
-    "name", ["", "x" * 256, "a\0b", "line\nbreak", " padded", "\ud800", str(MODEL), "b" + "a" * 58, "é" * 128]
-)
-def test_names_that_are_refused(index: Index, name: str) -> None:
-    for attempt in (
-        lambda: index.set_head(name, MODEL, ""),
-        lambda: index.head(name),
-        lambda: index.drop(name),
-    ):
-        with pytest.raises(BadReference):
-            attempt()
-    assert index.heads() == []
-
-
-@pytest.mark.parametrize("name", ["x" * 255, "a b", "bafyreib", "日本語", "../etc/passwd", "é" * 127])
-def test_names_that_are_taken(index: Index, name: str) -> None:
-    index.set_head(name, MODEL, "")
-    assert index.head(name).root == MODEL
-
-
-def test_only_what_was_published_is_public(index: Index) -> None:
-    root, inside, outside = node_cid("root"), Cid.of(b"leaf", "raw", "blake3"), node_cid("outside")
-    assert not index.is_public(root)
-    index.publish(root, [inside])
-    assert [index.is_public(cid) for cid in (root, inside, outside)] == [True, True, False]
-    assert index.published() == [root]
-    assert index.roots() == [root]
-
-
 def test_everything_survives_closing(home: Path) -> None:
     with Index(home) as index:
         index.add_blocks([entry(0, "a", None), entry(0, "b", None)])
         index.set_head("talk", MODEL, "now")
         index.publish(MODEL, [])
+    other = Index(home)
+    other.close()
+    other.close()
     with Index(home) as index, Index(home) as again:
         for each in (index, again):
             assert [found.block for found in each.lookup(KEYS[0])] == [node_cid("a"), node_cid("b")]
             assert len(each.divergences()) == 1
             assert each.head("talk") == Head("talk", MODEL, "now")
             assert each.is_public(MODEL)
+
+
+def test_another_process_sees_and_adds(home: Path) -> None:
+    code = """
+import sys
+from pathlib import Path
+from cyberkv.cybergraph.index import Index
+from tests.unit.test_index import MODEL, entry
+with Index(Path(sys.argv[1])) as index:
+    assert index.head("talk").root == MODEL
+    index.add_blocks([entry(1, "b", "a")])
+"""
+    with Index(home) as index:
+        index.set_head("talk", MODEL, "")
+        index.add_blocks([entry(0, "a", None)])
+        subprocess.run([sys.executable, "-c", code, str(home)], check=True, timeout=60)
+        assert index.lookup_chain(KEYS, "own") == [node_cid("a"), node_cid("b")]
 
 
 def test_another_version_is_refused(home: Path) -> None:

@@ -5,7 +5,8 @@ import pytest
 from cyberkv.cybergraph.cid import Cid
 from cyberkv.cybergraph.errors import Refused
 from cyberkv.cybergraph.store import CountingStore, MemoryStore, ReadOnlyStore, Store
-from tests.contracts.store import StoreContract, blocks
+from tests.contracts.store import StoreContract
+from tests.contracts.synthetic import blocks
 
 
 class TestMemoryStore(StoreContract):

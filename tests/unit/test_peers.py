@@ -65,7 +65,9 @@ class TestCarFile(PeerContract):
         [b"\x00", b"\x05abcde", b"\x80\x80\x80\x80\x01", b"\x25\x01\x55\x12\x20" + bytes(33), b"[Gateway Error: " + b"x" * 99,
          b"\xff\xff\xff\x7f" + b"\x01\x55\x1e\x20" + bytes(32)],
     )  # fmt: skip
-    def test_what_stands_before_junk_is_usable(self, blocks: dict[Cid, bytes], root: Cid, junk: bytes) -> None:
+    def test_what_stands_before_junk_is_usable(
+        self, blocks: dict[Cid, bytes], root: Cid, junk: bytes
+    ) -> None:
         self.path.write_bytes(b"".join(sections(blocks, root)) + junk)
         with CarFilePeer(self.path) as peer:
             if junk[:5] != b"\x25\x01\x55\x12\x20":

@@ -3,7 +3,6 @@
 import csv
 import io
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -13,6 +12,7 @@ from cyberkv.cybergraph.dagcbor import decode
 from cyberkv.cybergraph.errors import CyberKVError
 from cyberkv.cybergraph.nodes import decode_node
 from fixtures.golden import NODES
+from fixtures.make import FOLDER
 
 READERS: dict[str, Callable[[bytes], object]] = {
     "cbor": decode,
@@ -21,7 +21,7 @@ READERS: dict[str, Callable[[bytes], object]] = {
     "text": lambda data: Cid.parse(data.decode()),
     "car": lambda data: list(read_car(io.BytesIO(data))),
 }
-with Path("fixtures/rejections.tsv").open(newline="") as file:
+with (FOLDER / "rejections.tsv").open(newline="") as file:
     ROWS = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
 
 
@@ -40,7 +40,7 @@ def test_control_the_same_readers_accept_good_bytes() -> None:
         assert READERS["cbor"](node.encode())
         assert READERS["cid"](bytes(node.cid())) == node.cid()
         assert READERS["text"](str(node.cid()).encode()) == node.cid()
-    assert READERS["car"](Path("fixtures/golden.car").read_bytes())
+    assert READERS["car"]((FOLDER / "golden.car").read_bytes())
 
 
 def test_every_reader_and_many_rules_are_covered() -> None:

@@ -68,7 +68,7 @@ def test_more_buffers_than_one_call_takes(files: SlabFiles, monkeypatch: pytest.
     files.sync(name)
     out = [bytearray(20) for _ in leaves]
     gaps = [bytearray(4096 - 20) for _ in leaves]
-    files.read(name, 0, [memoryview(each) for pair in zip(out, gaps, strict=True) for each in pair])
+    files.read_into(name, 0, [memoryview(each) for pair in zip(out, gaps, strict=True) for each in pair])
     assert out == leaves
     assert not any(map(any, gaps))
     assert max(counts) == slab.MAX_VECTORS
@@ -82,18 +82,23 @@ def test_short_reads_are_finished(files: SlabFiles, monkeypatch: pytest.MonkeyPa
     files.reserve(name, 2)
     files.write(name, 0, [bytes(range(100)), b"next"])
     out = [bytearray(100), bytearray(3996), bytearray(0), bytearray(4)]
-    files.read(name, 0, [memoryview(each) for each in out])
+    files.read_into(name, 0, [memoryview(each) for each in out])
     assert (out[0], out[3]) == (bytes(range(100)), b"next")
+    pread = os.pread
+    monkeypatch.setattr(slab.os, "pread", lambda fd, size_bytes, at: pread(fd, min(size_bytes, 7), at))
+    assert files.read_bytes(name, 0, 100) == bytes(range(100))
 
 
 def test_reading_past_the_end_leaves_the_buffer(files: SlabFiles) -> None:
     name = SlabId(4, 0)
     target = bytearray(b"kept")
-    files.read(name, 0, [memoryview(target)])  # no file at all
+    files.read_into(name, 0, [memoryview(target)])  # no file at all
+    assert files.read_bytes(name, 0, 4) == b""
     files.reserve(name, 1)
-    files.read(name, 1 << 20, [memoryview(target)])
+    files.read_into(name, 1 << 20, [memoryview(target)])
     assert target == b"kept"
-    files.read(name, 0, [memoryview(target)])  # the control
+    assert files.read_bytes(name, 4094, 4) == bytes(2)
+    files.read_into(name, 0, [memoryview(target)])  # the control
     assert target == bytes(4)
 
 

@@ -45,7 +45,7 @@ def counted(app: ASGIApp, served: Served) -> ASGIApp:
 
 
 @contextmanager
-def running(app: ASGIApp) -> Iterator[Served]:
+def running(app: ASGIApp, host: str = "127.0.0.1") -> Iterator[Served]:
     """Serve an application in a thread until the block ends."""
     served, ready = Served(), threading.Event()
 
@@ -53,7 +53,7 @@ def running(app: ASGIApp) -> Iterator[Served]:
         served.url = url
         ready.set()
 
-    server = GatewayServer(counted(app, served), "127.0.0.1", 0, is_ready)
+    server = GatewayServer(counted(app, served), host, 0, is_ready)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:

@@ -88,6 +88,7 @@ class Liar(socketserver.ThreadingTCPServer):
 
 class _Handler(socketserver.StreamRequestHandler):
     server: Liar
+    disable_nagle_algorithm = True
 
     def handle(self) -> None:
         while line := self.rfile.readline():

@@ -12,6 +12,7 @@ from cyberkv.cybergraph.errors import (
     DigestMismatch,
     LimitExceeded,
     MalformedCar,
+    PeerError,
     PeerMisbehaved,
     PeerUnreachable,
     TruncatedCar,
@@ -84,7 +85,7 @@ def drip(talk: Exchange) -> None:
 def endless(talk: Exchange) -> None:
     talk.head(content_type=CAR if talk.is_car else RAW, connection="close")
     while not talk.server.ended.is_set():
-        talk.send(bytes([0x7F]) * 65536)
+        talk.send(b"\xff" * 65536)
 
 
 def endless_headers(talk: Exchange) -> None:
@@ -129,7 +130,7 @@ BEHAVIOURS: dict[str, tuple[Behave, type[CyberKVError], type[CyberKVError]]] = {
     "drips": (drip, PeerUnreachable, PeerUnreachable),
     "never ends": (endless, PeerMisbehaved, LimitExceeded),
     "never ends its headers": (endless_headers, PeerMisbehaved, PeerMisbehaved),
-    "continues for ever": (endless_continue, PeerMisbehaved, PeerMisbehaved),
+    "continues for ever": (endless_continue, PeerError, PeerError),
     "closes early": (early, PeerUnreachable, TruncatedCar),
     "closes inside a chunk": (early_chunked, PeerUnreachable, TruncatedCar),
     "redirects": (lambda talk: talk.head("302 Found", location="/x", content_length=0), PeerMisbehaved, PeerMisbehaved),

@@ -1,0 +1,123 @@
+"""The command in this process, on homes with a small random model."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from click.testing import CliRunner
+
+from cyberkv.cli.main import cli
+from cyberkv.cybergraph.cid import Cid
+from cyberkv.cybergraph.store import DiskStore
+from tests.numerics.tiny import tiny_model
+
+
+class Result(NamedTuple):
+    """What one command line did."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def json(self) -> Any:
+        """The one JSON object of stdout; fails if there is anything else."""
+        return json.loads(self.stdout)
+
+    @property
+    def lines(self) -> list[Any]:
+        return [json.loads(line) for line in self.stdout.splitlines()]
+
+
+class Command:
+    """`cyberkv` with a home."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+
+    def __call__(self, *args: object, stdin: str | bytes | None = None, ok: bool = True) -> Result:
+        """Run a command line; with `ok`, it has to succeed."""
+        line = ["--home", str(self.home), *map(str, args)]
+        result = CliRunner().invoke(cli, line, input=stdin)
+        if ok:
+            assert result.exit_code == 0, result.output
+        return Result(result.exit_code, result.stdout, result.stderr)
+
+    def json(self, *args: object, stdin: str | bytes | None = None) -> Any:
+        return self("--json", *args, stdin=stdin).json
+
+    def damage(self, leaf: str) -> None:
+        """Flip a bit of a stored leaf, behind the store's back."""
+        with DiskStore(self.home / "store", read_only=True) as store:
+            bytes_of_leaf = store.get(Cid.parse(leaf))
+        [(slab, data)] = [
+            (slab, data)
+            for slab in (self.home / "store").glob("slab-*")
+            if bytes_of_leaf in (data := slab.read_bytes())
+        ]
+        at = data.index(bytes_of_leaf)
+        slab.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+
+    def error(self, exit_code: int, *args: object) -> dict[str, Any]:
+        """Run a command line that has to fail with this code, and give its error."""
+        result = self("--json", *args, ok=False)
+        assert result.exit_code == exit_code, result
+        assert set(result.json) == {"error"}
+        error: dict[str, Any] = result.json["error"]
+        assert error["kind"]
+        assert error["message"]
+        return error
+
+
+@pytest.fixture(autouse=True)
+def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CYBERKV_HOME", "NO_COLOR", "FORCE_COLOR", "COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_model("llama", tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="session")
+def first_home(tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path) -> Path:
+    """A home that knows one model. Tests work on copies."""
+    home = tmp_path_factory.mktemp("first") / "home"
+    Command(home)("model", "add", tiny_folder, "--name", "tiny")
+    return home
+
+
+@pytest.fixture
+def cyberkv(first_home: Path, tmp_path: Path) -> Command:
+    """The command on a home of its own that knows the model `tiny` and holds nothing."""
+    return Command(shutil.copytree(first_home, tmp_path / "home"))
+
+
+STORY = "The lighthouse keeper counted forty-one ships before the fog came in and hid the bay."
+
+
+@pytest.fixture(scope="session")
+def story_home(tmp_path_factory: pytest.TempPathFactory, first_home: Path) -> Path:
+    home = shutil.copytree(first_home, tmp_path_factory.mktemp("story") / "home")
+    Command(home)("prefill", "-", "--name", "story", stdin=STORY)
+    return home
+
+
+@pytest.fixture
+def story(story_home: Path, tmp_path: Path) -> Command:
+    """The command on a home with the conversation `story`: 85 tokens, one per byte."""
+    return Command(shutil.copytree(story_home, tmp_path / "home"))
+
+
+@pytest.fixture
+def add_tiny(tmp_path: Path) -> Callable[..., Path]:
+    """Make another small random model in a folder of its own."""
+
+    def make(name: str, family: str = "llama", **changes: Any) -> Path:
+        return tiny_model(family, tmp_path / name, **changes)
+
+    return make

@@ -1,0 +1,209 @@
+"""`list`, `log`, `show`, `walk`, `fork`, `diff` and `find`."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import STORY, Command
+
+SIZE = 16
+
+
+def test_list_gives_every_name_with_its_newest_root(story: Command) -> None:
+    story("fork", "story", "--at", 20, "--name", "short")
+    listed = {each["name"]: each for each in story.json("list")["conversations"]}
+    assert set(listed) == {"story", "short"}
+    whole = listed["story"]
+    assert (whole["tokens"], whole["blocks"], whole["model_name"]) == (85, 5, "tiny")
+    assert whole["root"] == story.json("show", "story")["cid"]
+    assert (listed["short"]["parent"], listed["short"]["fork_at"]) == (whole["root"], 20)
+    page = story("list").stdout
+    assert whole["root"] in page
+    assert "85 tokens" in page
+
+
+def test_an_empty_home_lists_nothing(cyberkv: Command) -> None:
+    assert cyberkv.json("list") == {"conversations": []}
+    assert "no conversations yet" in cyberkv("list").stdout
+
+
+def test_log_follows_a_conversation_through_its_roots(story: Command) -> None:
+    first = story.json("show", "story")["cid"]
+    second = story.json("prefill", "-", "--from", "story", stdin=" More.")["root"]
+    for ref in ("story", first, second, second[:14]):
+        assert [each["root"] for each in story.json("log", ref)["roots"]] == [first, second]
+    assert second in story("log", "story").stdout
+    assert story.error(3, "log", "tale")["kind"] == "name-not-found"
+
+
+def test_show_decodes_every_type_of_node_and_names_every_cid_whole(story: Command) -> None:
+    root = story.json("show", "story")
+    [segment] = root["node"]["segments"]
+    links = story.json("show", segment)["node"]["links"]
+    assert [link["position_start"] for link in links] == [0, 16, 32, 48, 64]
+    assert [link["type"] for link in links] == ["next_block"] * 5
+    block = story.json("show", links[1]["to"])["node"]
+    assert block["prev"] == links[0]["to"] == links[1]["from"]
+    assert bytes(block["tokens"]) != b""
+    leaf = story.json("show", block["kv"][0])
+    assert (leaf["codec"], leaf["bytes"], leaf["node"]) == ("raw", 16 * 768, None)
+    page = story("show", segment).stdout
+    for link in links:
+        assert link["to"] in page
+    assert story.json("show", root["cid"][:10]) == root
+
+
+def test_a_damaged_node_is_not_shown(story: Command) -> None:
+    leaf = story.json("show", "story")["node"]["tail"]["kv"][0]
+    story.damage(leaf)
+    error = story.error(4, "show", leaf)
+    assert (error["kind"], error["cid"]) == ("digest-mismatch", leaf)
+
+
+def test_walk_gives_a_line_for_each_block(story: Command) -> None:
+    blocks = story("--json", "walk", "story").lines
+    assert [block["index"] for block in blocks] == [0, 1, 2, 3, 4]
+    assert [block["position_start"] for block in blocks] == [0, 16, 32, 48, 64]
+    assert {len(block["tokens"]) for block in blocks} == {SIZE}
+    assert {block["bytes"] for block in blocks} == {SIZE * 768}
+    assert "".join(block["text"] for block in blocks) == STORY[:80]
+    assert story("walk", "story", "--json", "lines").lines == blocks
+    page = story("walk", "story").stdout
+    assert [line.split()[2] for line in page.splitlines()[:-1]] == [block["cid"] for block in blocks]
+    assert "tail of 5 tokens" in page
+
+
+def test_text_that_crosses_blocks_is_whole(cyberkv: Command) -> None:
+    text = "é" * 15 + "x" + "漢字かな交じり文" * 4
+    cyberkv("prefill", "-", "--name", "wide", stdin=text)
+    walked = "".join(block["text"] for block in cyberkv("walk", "wide", "--json").lines)
+    assert walked
+    assert text.startswith(walked)
+
+
+def test_without_its_model_a_walk_has_no_text(story: Command) -> None:
+    (story.home / "models" / "tiny.json").unlink()
+    blocks = story("walk", "story", "--json").lines
+    assert len(blocks) == 5
+    assert all("text" not in block for block in blocks)
+
+
+def test_a_tokenizer_that_changed_gives_no_text_and_says_so(
+    cyberkv: Command, add_tiny: Callable[..., Path]
+) -> None:
+    folder = add_tiny("other", seed=3)
+    cyberkv("model", "add", folder)
+    cyberkv("prefill", "-", "--model", "other", "--name", "told", stdin=STORY)
+    tokenizer = folder / "tokenizer.json"
+    tokenizer.write_text(tokenizer.read_text().replace('"<|user|>"', '"<|human|>"'))
+    result = cyberkv("walk", "told", "--json")
+    assert all("text" not in block for block in result.lines)
+    assert "tokenizer" in result.stderr
+
+
+@pytest.mark.parametrize("at", [0, 1, 15, 16, 17, 79, 80, 83, 85])
+def test_fork_shares_every_full_block_before_the_cut(story: Command, at: int) -> None:
+    before = story.json("stats")
+    forked = story.json("fork", "story", "--at", at, "--name", "branch")
+    assert (forked["shared_blocks"], forked["new_blocks"]) == (at // SIZE, 0)
+    node = story.json("show", "branch")["node"]
+    assert node["parent"] == story.json("show", "story")["cid"]
+    assert (node["fork_at"], node["length"], node["bytes"]) == (at, at, at // SIZE * SIZE * 768)
+    # Inside a sealed block every row was canonical; so were those of a tail that was prefilled.
+    assert node["tail"]["prefilled"] == len(node["tail"]["tokens"]) == at % SIZE
+    assert node["tail"]["kv"] is None
+    after = story.json("stats")
+    assert (after["blocks"], after["leaves"]) == (before["blocks"], before["leaves"])
+    assert story.json("diff", "story", "branch")["common_tokens"] == at
+    assert story("fsck").exit_code == 0
+
+
+def test_a_fork_within_a_decoded_tail_says_which_rows_were_prefilled(cyberkv: Command) -> None:
+    figures = cyberkv.json("run", "Hi", "--max-tokens", 7, "--name", "talk")
+    prompt = figures["tokens_total"] - figures["tokens_generated"]
+    assert prompt == 5
+    for at, prefilled in ((3, 3), (5, 5), (9, 5)):
+        cyberkv("fork", "talk", "--at", at, "--name", f"at{at}")
+        assert cyberkv.json("show", f"at{at}")["node"]["tail"]["prefilled"] == prefilled
+
+
+def test_a_fork_goes_on_like_the_original(story: Command) -> None:
+    story("fork", "story", "--at", 53, "--name", "branch")
+    branch = story.json("prefill", "-", "--from", "branch", stdin=STORY[53:])
+    assert branch["tokens_total"] == 85
+    diff = story.json("diff", "story", "branch")
+    assert (diff["common_tokens"], diff["common_blocks"], diff["parts_at"]) == (85, 5, None)
+
+
+def test_fork_beyond_the_end_is_a_usage_error(story: Command) -> None:
+    assert "85" in story.error(2, "fork", "story", "--at", 86)["message"]
+    assert len(story.json("list")["conversations"]) == 1
+
+
+def test_diff_says_where_two_conversations_part(story: Command) -> None:
+    story("prefill", "-", "--name", "other", stdin=STORY[:50] + "FOG" + STORY[53:70])
+    diff = story.json("diff", "story", "other")
+    assert (diff["common_tokens"], diff["common_blocks"]) == (50, 3)
+    assert diff["shared_bytes"] == 3 * SIZE * 768
+    parts = diff["parts_at"]
+    assert parts["position"] == 50
+    assert parts["text_before"] == STORY[26:50]
+    assert (parts["text_a"], parts["text_b"]) == (STORY[50:74], "FOG" + STORY[53:70])
+    assert parts["token_a"] != parts["token_b"]
+    page = story("diff", "story", "other").stdout
+    assert "FOG" in page
+    assert "token 50" in page
+
+
+def test_diff_with_itself_and_with_a_beginning(story: Command) -> None:
+    assert story.json("diff", "story", "story")["parts_at"] is None
+    story("fork", "story", "--at", 40, "--name", "short")
+    parts = story.json("diff", "story", "short")["parts_at"]
+    assert (parts["position"], parts["token_b"]) == (40, None)
+    assert "it ends here" in story("diff", "story", "short").stdout
+
+
+def test_diff_across_models_names_the_field(story: Command, tiny_folder: Path) -> None:
+    story("model", "add", tiny_folder, "--name", "wide", "--block-size", 32)
+    story("prefill", "-", "--model", "wide", "--name", "other", stdin=STORY)
+    diff = story.json("diff", "story", "other")
+    assert (diff["common_tokens"], diff["common_blocks"]) == (85, 0)
+    assert {"field": "block_size", "a": 16, "b": 32} in diff["model_differs"]
+    assert "block_size: 16 / 32" in story("diff", "story", "other").stdout
+
+
+def test_find_by_text_tokens_and_block(story: Command) -> None:
+    root = story.json("show", "story")["cid"]
+    story("prefill", "-", "--name", "other", stdin="Nothing of that kind happened here, in the fog.")
+    at = STORY.index("fog")
+    blocks = story("walk", "story", "--json").lines
+    tokens = ",".join(map(str, blocks[2]["tokens"][3:9]))
+    expected = {"name": "story", "root": root}
+    assert story.json("find", "the fog came")["matches"] == [expected | {"position": at - 4}]
+    assert story.json("find", "--tokens", tokens)["matches"] == [expected | {"position": 35}]
+    for block in (blocks[3]["cid"], blocks[3]["cid"][:16]):
+        assert story.json("find", "--block", block)["matches"] == [expected | {"position": 48}]
+    assert {each["name"] for each in story.json("find", "the fog")["matches"]} == {"story", "other"}
+    assert story.json("find", "the frog")["matches"] == []
+    assert "no conversation holds it" in story("find", "the frog").stdout
+
+
+def test_find_looks_through_the_log_and_gives_the_newest_root(story: Command) -> None:
+    first = story.json("show", "story")["cid"]
+    second = story.json("prefill", "-", "--from", "story", stdin=" The end.")["root"]
+    assert [each["root"] for each in story.json("find", "lighthouse")["matches"]] == [second]
+    story("prefill", "-", "--name", "story", stdin="Something else altogether.")
+    assert [each["root"] for each in story.json("find", "The end")["matches"]] == [second]
+    assert first != second
+
+
+def test_find_positions_count_tokens_not_characters(cyberkv: Command) -> None:
+    cyberkv("prefill", "-", "--name", "wide", stdin="漢字かな and then the needle.")
+    [match] = cyberkv.json("find", "needle")["matches"]
+    assert match["position"] == len("漢字かな and then the ".encode())
+
+
+@pytest.mark.parametrize("line", [[], ["x", "--block", "y"], [""], ["--tokens", "a,b"], ["--tokens", ""]])
+def test_find_needs_exactly_one_thing(story: Command, line: list[str]) -> None:
+    assert story.error(2, "find", *line)["kind"] == "usage"

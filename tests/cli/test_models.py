@@ -1,0 +1,109 @@
+"""`model` and `size`."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cyberkv.cybergraph.cid import Cid
+from tests.cli.conftest import Command
+
+IDENTITY = {
+    "type",
+    "version",
+    "weights",
+    "tokenizer",
+    "chat_template",
+    "rope",
+    "attention",
+    "block_size",
+    "rule",
+}
+
+
+def test_add_gives_the_name_the_cid_and_every_axis(tiny_folder: Path, cyberkv: Command) -> None:
+    added = cyberkv.json("model", "add", tiny_folder, "--name", "again", "--block-size", "32")
+    assert set(added) == {"name", "cid", "identity"}
+    assert added["name"] == "again"
+    assert set(added["identity"]) >= IDENTITY
+    assert added["identity"]["block_size"] == 32
+    assert cyberkv.json("show", added["cid"])["node"] == added["identity"]
+    assert cyberkv.json("model", "show", "again") == added
+
+
+def test_list_names_what_was_added(cyberkv: Command) -> None:
+    [model] = cyberkv.json("model", "list")["models"]
+    assert model["name"] == "tiny"
+    assert model["cid"] == cyberkv.json("model", "show", "tiny")["cid"]
+    assert model["cid"] in cyberkv("model", "list").stdout
+
+
+def test_a_model_is_found_by_name_cid_beginning_and_conversation(story: Command) -> None:
+    cid = story.json("model", "show", "tiny")["cid"]
+    for ref in (cid, cid[:12], "story", story.json("show", "story")["cid"]):
+        assert story.json("model", "show", ref)["cid"] == cid
+    block = story("walk", "story", "--json").lines[0]["cid"]
+    assert "not a model" in story.error(4, "model", "show", block)["message"]
+
+
+def test_diff_names_each_differing_axis_with_both_values(
+    cyberkv: Command, add_tiny: Callable[..., Path]
+) -> None:
+    cyberkv("model", "add", add_tiny("other", seed=1, rope_theta=500_000.0), "--block-size", "8")
+    differs = {each["field"]: each for each in cyberkv.json("model", "diff", "tiny", "other")["differs"]}
+    assert set(differs) >= {"weights", "block_size"}
+    assert (differs["block_size"]["a"], differs["block_size"]["b"]) == (16, 8)
+    page = cyberkv("model", "diff", "tiny", "other").stdout
+    assert differs["weights"]["a"] in page
+    assert differs["weights"]["b"] in page
+    assert cyberkv.json("model", "diff", "tiny", "tiny")["differs"] == []
+    assert "the same model" in cyberkv("model", "diff", "tiny", "tiny").stdout
+
+
+def test_what_cannot_be_a_model_is_refused_by_name(cyberkv: Command, tmp_path: Path) -> None:
+    assert cyberkv.error(3, "model", "add", tmp_path / "absent")["path"]
+    folder = tmp_path / "gpt2"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({"architectures": ["GPT2LMHeadModel"]}))
+    error = cyberkv.error(5, "model", "add", folder)
+    assert (error["kind"], error["field"]) == ("unsupported-model", "architectures")
+    assert len(cyberkv.json("model", "list")["models"]) == 1
+
+
+def test_size_is_exact(cyberkv: Command) -> None:
+    # 3 layers, K and V, 2 heads of 16 elements of 4 bytes.
+    per_token = 3 * 2 * 2 * 16 * 4
+    size = cyberkv.json("size", "tiny", 85)
+    assert size["bytes_per_token"] == per_token
+    assert size["bytes"] == 85 * per_token
+    assert (size["blocks"], size["tail_tokens"]) == (5, 5)
+    assert size["leaves"] == 5
+    assert f"{size['bytes']:,} B" in cyberkv("size", "tiny", 85).stdout
+
+
+def test_size_agrees_with_what_a_recording_takes(story: Command) -> None:
+    size = story.json("size", "tiny", 85)
+    stats = story.json("stats")
+    assert stats["leaf_bytes"] == size["bytes"]
+    assert stats["leaves"] == size["leaves"] + size["tail_leaves"]
+
+
+def test_break_even_divides_fetch_from_prefill(cyberkv: Command) -> None:
+    links = cyberkv.json("size", "tiny", 1000)["break_even"]
+    assert [link["link_mbit"] for link in links] == [10, 100, 1000, 10_000]
+    assert all(link["faster"] is None for link in links)
+    [link] = cyberkv.json("size", "tiny", 1000, "--link", 8)["break_even"]
+    assert link["fetch_s"] == pytest.approx(0.768)
+    assert link["prefill_tok_s"] == pytest.approx(1000 / 0.768)
+    for speed, faster in ((1302, "fetch"), (1303, "prefill")):
+        [link] = cyberkv.json("size", "tiny", 1000, "--link", 8, "--prefill-tok-s", speed)["break_even"]
+        assert link["faster"] == faster
+
+
+def test_size_needs_only_the_config_of_a_model(cyberkv: Command, tiny_folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_bytes((tiny_folder / "config.json").read_bytes())
+    assert cyberkv.json("size", tmp_path, 85) == cyberkv.json("size", "tiny", 85)
+    assert cyberkv.error(3, "size", "nosuch", 1)["kind"] == "name-not-found"
+    absent = str(Cid.of(b"absent", "dag-cbor", "sha2-256"))
+    assert cyberkv.error(3, "size", absent, 1)["kind"] == "block-not-found"

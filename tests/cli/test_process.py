@@ -1,0 +1,121 @@
+"""The installed command as a process: streams, signals, exit codes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Command
+
+PROGRAM = [sys.executable, "-m", "cyberkv.cli"]
+FILLER = "The sea was calm and the night was long, and nobody spoke for a while. " * 20
+
+
+def start(home: Path, *args: str) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(
+        [*PROGRAM, "--home", str(home), *args],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+def test_the_installed_script_is_the_same_program() -> None:
+    script = Path(sys.executable).with_name("cyberkv")
+    pages = [
+        subprocess.run([*line, "-h"], capture_output=True, check=True).stdout for line in ([script], PROGRAM)
+    ]
+    assert pages[0] == pages[1] != b""
+
+
+def test_stdout_is_one_object_and_errors_keep_their_code(story: Command) -> None:
+    for line, code in ((["list"], 0), (["show", "nothing-here"], 3), (["fork", "story"], 2)):
+        process = start(story.home, "--json", *line)
+        stdout, stderr = process.communicate()
+        assert process.returncode == code
+        assert ("error" in json.loads(stdout)) == bool(code)
+        assert stderr == b""
+
+
+def test_the_full_home_of_a_run_in_another_process_is_seen(story: Command) -> None:
+    process = start(story.home, "--json", "run", "Hello there, keeper", "--max-tokens", "8")
+    figures = json.loads(process.communicate()[0])
+    assert process.returncode == 0
+    assert story.json("show", figures["name"])["cid"] == figures["root"]
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_ctrl_c_while_answering_keeps_what_was_said(cyberkv: Command, as_json: bool) -> None:
+    flags = ["--json", "--seed", "1"] if as_json else ["--seed", "1"]
+    process = start(
+        cyberkv.home, *flags[:-2], "run", FILLER, "--name", "talk", "--max-tokens", "100000",
+        "--temperature", "3", *flags[-2:],
+    )  # fmt: skip
+    assert process.stdout is not None
+    first = b""
+    if as_json:
+        wait_for_blocks(cyberkv.home)
+    else:
+        first = os.read(process.stdout.fileno(), 1)
+    process.send_signal(signal.SIGINT)
+    rest, stderr = process.communicate()
+    assert process.returncode == 130, stderr
+    [kept] = cyberkv.json("list")["conversations"]
+    assert kept["name"] == "talk"
+    if as_json:
+        figures = json.loads(rest)
+        assert (figures["interrupted"], figures["root"]) == (True, kept["root"])
+    else:
+        assert first
+        assert kept["root"].encode() in stderr
+        assert kept["tokens"] > len(FILLER)
+    assert cyberkv("fsck").exit_code == 0
+    assert (
+        cyberkv.json("run", "Go on", "--from", "talk", "--max-tokens", 1)["tokens_reused"] == kept["tokens"]
+    )
+
+
+def wait_for_blocks(home: Path) -> None:
+    """Wait until something was sealed, watching the store from outside."""
+    slab = home / "store"
+    for _ in range(3000):
+        if any(path.stat().st_blocks for path in slab.glob("slab-*")):
+            return
+        signal.sigtimedwait([], 0.02)
+    raise AssertionError("nothing was sealed")
+
+
+def test_ctrl_c_before_anything_was_recorded_records_nothing(cyberkv: Command) -> None:
+    fifo = cyberkv.home.parent / "fifo"
+    os.mkfifo(fifo)
+    process = start(cyberkv.home, "--json", "prefill", str(fifo))
+    with fifo.open("wb"):  # opens once the program reads, which then waits for text
+        process.send_signal(signal.SIGINT)
+        stdout, _ = process.communicate()
+    assert process.returncode == 130
+    assert json.loads(stdout)["error"]["kind"] == "interrupted"
+    assert cyberkv.json("list")["conversations"] == []
+    assert cyberkv("fsck").exit_code == 0
+
+
+def test_a_reader_that_leaves_is_no_error_to_talk_about(cyberkv: Command) -> None:
+    cyberkv("prefill", "-", "--name", "long", stdin=FILLER)
+    process = start(cyberkv.home, "walk", "long", "--json")
+    assert process.stdout is not None
+    assert process.stderr is not None
+    os.read(process.stdout.fileno(), 1)
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    assert process.wait() in (0, 1)
+
+
+def test_text_reaches_a_pipe_of_any_encoding(story: Command) -> None:
+    story("prefill", "-", "--name", "wide", stdin="漢字かな交じり文 and more text")
+    line = [*PROGRAM, "--home", str(story.home), "walk", "wide"]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(line, capture_output=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,149 @@
+"""Global options, errors and exit codes."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from cyberkv.cli import failure
+from cyberkv.cli.main import cli, hoist
+from cyberkv.cybergraph import errors
+from cyberkv.cybergraph.cid import Cid
+from tests.cli.conftest import Command
+
+READING = [
+    "list", "log x", "show x", "walk x", "diff a b", "find x", "stats", "fsck", "fsck --repair", "fork x --at 1",
+    "index rebuild", "model list", "model show x", "model diff a b", "size x 1", "why x", "run x", "chat",
+    "run x --from y", "prefill /nonexistent",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("line", READING)
+def test_without_a_home_nothing_is_found_and_nothing_made(line: str, tmp_path: Path) -> None:
+    error = Command(tmp_path / "none").error(3, *line.split())
+    assert error["hint"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_global_options_stand_anywhere(story: Command) -> None:
+    before = story("--json", "list").json
+    assert story("list", "--json").json == before
+    assert before["conversations"][0]["name"] == "story"
+
+
+def test_what_follows_two_dashes_is_no_option() -> None:
+    assert hoist(["find", "--json", "--", "--json", "-v"]) == ["--json", "find", "--", "--json", "-v"]
+    assert hoist(["find", "-x"]) == ["find", "-x"]
+    assert hoist(["list", "--home"]) == ["--home", "list"]
+
+
+def test_the_home_comes_from_the_environment_unless_it_is_given(
+    story: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CYBERKV_HOME", str(story.home))
+    result = CliRunner().invoke(cli, ["list", "--json"])
+    assert [each["name"] for each in json.loads(result.stdout)["conversations"]] == ["story"]
+    result = CliRunner().invoke(cli, ["list", "--json", "--home", str(tmp_path / "other")])
+    assert result.exit_code == 3
+
+
+def test_the_home_is_else_the_data_folder_of_the_platform(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    result = CliRunner().invoke(cli, ["list", "--json"])
+    assert json.loads(result.stdout)["error"]["home"] == str(tmp_path / "cyberkv")
+
+
+def test_a_home_is_private(cyberkv: Command, tiny_folder: Path, tmp_path: Path) -> None:
+    Command(tmp_path / "new")("model", "add", tiny_folder)
+    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
+
+
+def test_quiet_and_verbose_exclude_each_other(cyberkv: Command) -> None:
+    assert cyberkv.error(2, "-q", "-v", "list")["kind"] == "usage"
+
+
+def test_no_command_shows_the_help_page() -> None:
+    result = CliRunner().invoke(cli, [])
+    assert result.exit_code == 2
+    assert result.stderr.startswith("Usage: cyberkv")
+    assert result.stdout == ""
+
+
+def test_version_is_that_of_the_package() -> None:
+    result = CliRunner().invoke(cli, ["--version"])
+    assert re.fullmatch(r"cyberkv, version \d+\.\d+\.\d+\n", result.stdout)
+
+
+def test_errors_for_a_person_go_to_stderr_with_a_hint(story: Command) -> None:
+    result = story("show", "nothing-of-this-name", ok=False)
+    assert result.exit_code == 3
+    assert result.stdout == ""
+    message, hint = result.stderr.splitlines()
+    assert message.startswith("error: ")
+    assert "nothing-of-this-name" in message
+    assert hint.startswith("hint: ")
+
+
+def test_usage_errors_say_where_help_is(story: Command) -> None:
+    error = story.error(2, "fork", "story", "--at", "many")
+    assert error["kind"] == "usage"
+    assert error["hint"] == "see `cyberkv fork -h`"
+
+
+def test_the_data_of_an_error_stand_beside_its_words(story: Command) -> None:
+    absent = str(Cid.of(b"absent", "raw", "blake3"))
+    error = story.error(3, "show", absent)
+    assert (error["kind"], error["cid"]) == ("block-not-found", absent)
+    assert story.error(4, "show", "b" + "!" * 58)["kind"] == "malformed-cid"
+
+
+ALL = [value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, Exception)]
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_every_error_class_has_its_exit_code(kind: type[errors.CyberKVError]) -> None:
+    described = failure.describe(kind("words", hint="do this", cid="b"))
+    assert described == (kind.exit_code, kind.kind, "words", "do this", {"cid": "b"})
+    assert 1 <= described.exit_code <= 8
+
+
+def test_other_errors_are_unexpected_and_show_their_place_on_demand(
+    story: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("oh")
+
+    monkeypatch.setattr("cyberkv.cli.show.resolve", broken)
+    quiet = story("show", "story", ok=False)
+    assert quiet.exit_code == 1
+    assert quiet.stderr.startswith("error: ZeroDivisionError: oh\n")
+    assert "Traceback" not in quiet.stderr
+    for loud in (["-v", "-v"], ["-vv"]):
+        result = story(*loud, "show", "story", "--json", ok=False)
+        assert "Traceback" in result.stderr
+        assert result.json["error"]["kind"] == "unexpected"
+    assert "Traceback" not in story("-v", "show", "story", ok=False).stderr
+
+
+def test_a_full_disk_outside_the_store_is_full_too() -> None:
+    assert failure.describe(OSError(28, "No space left on device")).exit_code == 8
+    assert failure.describe(OSError(5, "Input/output error")).exit_code == 1
+
+
+def test_ctrl_c_is_130(story: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("cyberkv.cli.show.resolve", interrupted)
+    assert story.error(130, "show", "story")["kind"] == "interrupted"
+
+
+def test_foreign_text_cannot_steer_the_terminal(cyberkv: Command) -> None:
+    cyberkv("prefill", "-", "--name", "evil", stdin="\x1b[2J\x07 hidden \u202egnp.exe" + "x" * 30)
+    page = cyberkv("walk", "evil").stdout
+    assert "␛[2J␇ hidden" in page
+    assert not re.search("[\x00-\x09\x0b-\x1f\u202e]", page)

@@ -1,0 +1,161 @@
+"""`prefill` and `run`: what is recorded, reused and reported."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import STORY, Command
+
+KEYS = {
+    "root", "name", "text", "tokens_total", "tokens_reused", "tokens_computed", "blocks_new", "prefill_s",
+    "decode_tok_s", "misses",
+}  # fmt: skip
+
+
+def test_prefill_records_the_text_as_it_is(cyberkv: Command, tmp_path: Path) -> None:
+    (tmp_path / "A Story.txt").write_text(STORY)
+    figures = cyberkv.json("prefill", tmp_path / "A Story.txt")
+    assert set(figures) >= KEYS
+    assert figures["name"] == "a-story"
+    assert (figures["tokens_total"], figures["tokens_computed"], figures["tokens_reused"]) == (85, 85, 0)
+    assert figures["blocks_new"] == 5
+    assert figures["text"] == ""
+    walked = cyberkv("walk", "a-story", "--json").lines
+    assert "".join(block["text"] for block in walked) == STORY[:80]
+
+
+def test_a_second_prefill_reuses_every_full_block(story: Command) -> None:
+    figures = story.json("prefill", "-", stdin=STORY)
+    assert (figures["tokens_reused"], figures["tokens_computed"], figures["blocks_new"]) == (80, 5, 0)
+    changed = story.json("prefill", "-", stdin=STORY[:40] + "!" + STORY[41:])
+    assert (changed["tokens_reused"], changed["tokens_computed"], changed["blocks_new"]) == (32, 53, 3)
+
+
+def test_run_answers_and_records_prompt_and_answer(cyberkv: Command) -> None:
+    figures = cyberkv.json("run", "Tell me a story, please?", "--max-tokens", 20)
+    assert set(figures) >= KEYS
+    assert figures["name"] == "tell-me-a-story-please"
+    # The template adds a role before, and an end and the assistant's role behind.
+    assert figures["tokens_total"] == 24 + 3 + figures["tokens_generated"]
+    assert figures["tokens_computed"] == figures["tokens_total"]
+    assert figures["decode_tok_s"] > 0
+    node = cyberkv.json("show", figures["root"])["node"]
+    assert (node["length"], node["title"]) == (figures["tokens_total"], figures["name"])
+
+
+def test_a_person_reads_the_answer_on_stdout_and_its_cost_on_stderr(cyberkv: Command) -> None:
+    args = ("run", "Hello", "--max-tokens", 5)
+    result = cyberkv(*args)
+    figures = cyberkv.json(*args)
+    assert result.stdout.rstrip("\n") == figures["text"].rstrip("\n")
+    assert "root" in result.stderr
+    assert cyberkv("-q", *args).stderr == ""
+
+
+def test_the_same_prompt_gives_the_same_answer_and_other_seeds_others(cyberkv: Command) -> None:
+    def text(*options: object) -> str:
+        answer: str = cyberkv.json("run", "Hello", "--max-tokens", 12, *options)["text"]
+        return answer
+
+    assert text() == text() == text("--seed", 5)
+    warm = text("--temperature", 2, "--seed", 1)
+    assert warm == text("--temperature", 2, "--seed", 1)
+    assert warm != text("--temperature", 2, "--seed", 2)
+
+
+def test_a_system_message_changes_the_conversation(cyberkv: Command) -> None:
+    plain = cyberkv.json("run", "Hello", "--max-tokens", 1)
+    told = cyberkv.json("run", "Hello", "--max-tokens", 1, "--system", "Be brief.")
+    assert told["tokens_total"] == plain["tokens_total"] + len("Be brief.") + 2
+    assert cyberkv.error(2, "run", "x", "--from", "hello", "--system", "y")["kind"] == "usage"
+
+
+def test_going_on_from_a_head_keeps_its_name(cyberkv: Command) -> None:
+    first = cyberkv.json("run", "One", "--max-tokens", 20, "--name", "talk")
+    second = cyberkv.json("run", "Two", "--max-tokens", 4, "--from", "talk")
+    assert second["name"] == "talk"
+    assert second["tokens_total"] == first["tokens_total"] + len("Two") + 4 + second["tokens_generated"]
+    assert [each["root"] for each in cyberkv.json("log", "talk")["roots"]] == [first["root"], second["root"]]
+    node = cyberkv.json("show", "talk")["node"]
+    assert (node["parent"], node["fork_at"]) == (None, None)
+
+
+def test_going_on_from_an_older_root_is_a_fork(cyberkv: Command) -> None:
+    first = cyberkv.json("run", "One", "--max-tokens", 20, "--name", "talk")
+    cyberkv("run", "Two", "--max-tokens", 4, "--from", "talk")
+    other = cyberkv.json("run", "Three", "--max-tokens", 4, "--from", first["root"])
+    assert other["name"] == "three"
+    assert other["tokens_reused"] == first["tokens_total"]
+    node = cyberkv.json("show", "three")["node"]
+    assert (node["parent"], node["fork_at"]) == (first["root"], first["tokens_total"])
+    named = cyberkv.json("run", "Four", "--max-tokens", 1, "--from", "talk", "--name", "aside")
+    assert cyberkv.json("show", "aside")["node"]["parent"] == cyberkv.json("show", "talk")["cid"]
+    assert named["name"] == "aside"
+
+
+def test_prefill_goes_on_from_a_conversation(story: Command) -> None:
+    more = " Nobody came."
+    figures = story.json("prefill", "-", "--from", "story", stdin=more)
+    assert (figures["name"], figures["tokens_total"]) == ("story", 85 + len(more))
+    whole = story.json("prefill", "-", stdin=STORY + more)
+    assert story.json("diff", "story", whole["root"])["common_tokens"] == 85 + len(more)
+    assert (whole["tokens_reused"], whole["blocks_new"]) == (96, 0)
+
+
+def test_names_are_made_unique(cyberkv: Command) -> None:
+    names = [cyberkv.json("run", "Hello!", "--max-tokens", 1)["name"] for _ in range(3)]
+    assert names == ["hello", "hello-2", "hello-3"]
+
+
+def test_a_bad_name_is_refused_before_anything_is_computed(cyberkv: Command) -> None:
+    assert cyberkv.error(2, "run", "Hello", "--name", "a\nb")["kind"] == "bad-reference"
+    assert cyberkv.json("stats")["nodes"] == 1
+
+
+def test_several_models_need_a_choice(cyberkv: Command, add_tiny: Callable[..., Path]) -> None:
+    cyberkv("model", "add", add_tiny("other", seed=1))
+    assert "other, tiny" in cyberkv.error(2, "run", "Hello")["message"]
+    one = cyberkv.json("run", "Hello", "--max-tokens", 20, "--model", "other")
+    two = cyberkv.json("run", "Hello", "--max-tokens", 20, "--model", "tiny")
+    assert one["model"] != two["model"]
+    assert two["tokens_reused"] == 0
+    # A conversation goes on with its own model.
+    assert cyberkv.json("run", "Hello", "--max-tokens", 1, "--from", one["root"])["model"] == one["model"]
+    error = cyberkv.error(5, "run", "Hello", "--from", one["root"], "--model", "tiny")
+    assert (error["kind"], error["field"]) == ("identity-mismatch", "weights")
+
+
+def test_a_conversation_of_an_absent_model_names_what_differs(
+    story: Command, tiny_folder: Path, first_home: Path
+) -> None:
+    (story.home / "models" / "tiny.json").unlink()
+    story("model", "add", tiny_folder, "--name", "wide", "--block-size", 32)
+    error = story.error(5, "run", "Hello", "--from", "story")
+    assert (error["field"], error["expected"], error["got"]) == ("block_size", 16, 32)
+
+
+def test_a_model_without_tokenizer_takes_no_text(cyberkv: Command, add_tiny: Callable[..., Path]) -> None:
+    folder = add_tiny("mute", seed=2)
+    (folder / "tokenizer.json").unlink()
+    cyberkv("model", "add", folder)
+    error = cyberkv.error(5, "run", "Hello", "--model", "mute")
+    assert (error["kind"], error["field"]) == ("unsupported-model", "tokenizer")
+
+
+@pytest.mark.parametrize("stdin", [b"", b"\xff\xfe\xff"])
+def test_what_is_not_text_is_a_usage_error(cyberkv: Command, stdin: bytes) -> None:
+    assert cyberkv("prefill", "-", stdin=stdin, ok=False).exit_code == 2
+
+
+def test_a_damaged_leaf_is_a_miss_with_its_name_and_no_wedge(story: Command) -> None:
+    block = story("walk", "story", "--json").lines[2]["cid"]
+    [leaf] = story.json("show", block)["node"]["kv"]
+    story.damage(leaf)
+    assert [each["cid"] for each in story("fsck", "--json", ok=False).json["findings"]] == [leaf]
+    figures = story.json("prefill", "-", stdin=STORY)
+    assert (figures["tokens_reused"], figures["tokens_computed"]) == (32, 53)
+    assert [(miss["position_start"], miss["cid"]) for miss in figures["misses"]] == [(32, leaf)]
+    # Computed again, the block is the same; a control is untouched by all this.
+    assert story.json("prefill", "-", stdin=STORY)["tokens_reused"] == 80
+    assert story("fsck").exit_code == 0

@@ -1,0 +1,126 @@
+"""`why`: verdicts, and for a miss the field or block that is to blame."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from tests.cli.conftest import STORY, Command
+
+
+@pytest.fixture
+def story_file(tmp_path: Path) -> Path:
+    path = tmp_path / "story.txt"
+    path.write_text(STORY)
+    return path
+
+
+def verdicts(answer: dict[str, list[dict[str, str]]]) -> list[str]:
+    return [each["verdict"] for each in answer["verdicts"]]
+
+
+def test_what_is_recorded_hits(story: Command, story_file: Path) -> None:
+    answer = story.json("why", story_file)
+    assert verdicts(answer) == ["HIT"] * 5
+    assert (answer["hits"], answer["tail_tokens"], answer["reason"]) == (5, 5, None)
+    walked = [block["cid"] for block in story("walk", "story", "--json").lines]
+    assert [each["cid"] for each in answer["verdicts"]] == walked
+    assert {each["load_bytes"] for each in answer["verdicts"]} == {16 * 768}
+    assert story.json("why", "-", "--model", "tiny")["verdicts"] == []
+    assert "5 of 5 blocks hit" in story("why", story_file).stdout
+
+
+def test_a_changed_text_misses_from_the_change_on(story: Command, tmp_path: Path) -> None:
+    changed = tmp_path / "changed.txt"
+    changed.write_text(STORY[:40] + "!" + STORY[41:])
+    answer = story.json("why", changed)
+    assert verdicts(answer) == ["HIT", "HIT", "RECOMPUTE", "RECOMPUTE", "RECOMPUTE"]
+    assert "no block is recorded" in answer["reason"]
+    assert [each["compute_tokens"] for each in answer["verdicts"]] == [0, 0, 16, 16, 16]
+
+
+def test_a_prompt_is_asked_about_as_run_would_take_it(cyberkv: Command) -> None:
+    prompt = "Tell me the long story of the lighthouse"
+    assert set(verdicts(cyberkv.json("why", prompt))) == {"RECOMPUTE"}
+    cyberkv("run", prompt, "--max-tokens", 1)
+    assert set(verdicts(cyberkv.json("why", prompt))) == {"HIT"}
+    assert "HIT" not in verdicts(cyberkv.json("why", prompt, "--system", "Be brief and kind."))
+
+
+def test_a_damaged_leaf_is_named(story: Command, story_file: Path) -> None:
+    block = story("walk", "story", "--json").lines[3]["cid"]
+    [leaf] = story.json("show", block)["node"]["kv"]
+    story.damage(leaf)
+    answer = story.json("why", story_file)
+    assert verdicts(answer) == ["HIT"] * 3 + ["RECOMPUTE"] * 2
+    assert answer["verdicts"][3]["cid"] == leaf
+    assert "damaged" in answer["reason"]
+    assert "block 3 before it" in answer["verdicts"][4]["reason"]
+    assert leaf in story("why", story_file).stdout
+
+
+@pytest.fixture
+def replaced(cyberkv: Command, add_tiny: Callable[..., Path], story_file: Path) -> Callable[..., str]:
+    """Record with a model, exchange the files behind its name, and give the text a cold run has."""
+
+    def replace(change: Callable[[Path], object]) -> None:
+        folder = add_tiny("other")
+        cyberkv("model", "add", folder)
+        cyberkv("prefill", story_file, "--model", "other", "--name", "before")
+        change(folder)
+
+    return replace
+
+
+def change_one_weight(folder: Path) -> None:
+    [path] = folder.glob("*.safetensors")
+    tensors = load_file(path)
+    tensors["model.layers.1.self_attn.k_proj.weight"][3, 3] += 1.0
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
+def change_rope_scaling(folder: Path) -> None:
+    from tests.numerics.tiny import tiny_model
+
+    shutil.rmtree(folder)
+    tiny_model("llama-linear", folder, tie_word_embeddings=True)
+
+
+def change_rope_base(folder: Path) -> None:
+    from tests.numerics.tiny import tiny_model
+
+    shutil.rmtree(folder)
+    tiny_model("llama", folder, rope_theta=500_000.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [(change_one_weight, "weights"), (change_rope_scaling, "rope.scaling"), (change_rope_base, "rope.base")],
+)
+def test_a_changed_model_behind_an_unchanged_name_misses_and_says_why(
+    cyberkv: Command,
+    replaced: Callable[..., None],
+    story_file: Path,
+    change: Callable[[Path], object],
+    field: str,
+) -> None:
+    replaced(change)
+    before = cyberkv.json("model", "show", "other")
+    # Unnoticed by the one who runs it, the old identity must not be used with the new files.
+    error = cyberkv.error(5, "prefill", story_file, "--model", "other")
+    assert (error["kind"], error["field"]) == ("identity-mismatch", field)
+    after = cyberkv.json("model", "add", cyberkv.home.parent / "other")
+    assert after["cid"] != before["cid"]
+    answer = cyberkv.json("why", story_file, "--model", "other")
+    assert verdicts(answer) == ["REFUSE"] * 5
+    first = answer["verdicts"][0]
+    assert (first["field"], first["cid"]) == (field, before["cid"])
+    assert first["expected"] != first["got"]
+    assert field in answer["reason"]
+    figures = cyberkv.json("prefill", story_file, "--model", "other", "--name", "after")
+    assert (figures["tokens_reused"], figures["tokens_computed"]) == (0, 85)
+    assert verdicts(cyberkv.json("why", story_file, "--model", "other")) == ["HIT"] * 5
+    # The control: what the old model recorded is still there, under its own identity.
+    assert cyberkv.json("diff", "before", "after")["common_blocks"] == 0

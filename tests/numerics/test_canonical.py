@@ -1,0 +1,135 @@
+"""The canonical rule: the same rows whatever the schedule, and a probe that notices where it does not hold."""
+
+from collections.abc import Callable, Sequence as Tokens
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, strategies as st
+from torch import Tensor
+
+from cyberkv.cybergraph.errors import UnsafeNumerics
+from cyberkv.runtime import sequence as sequence_module
+from cyberkv.runtime.attention.panels import PANEL_KEYS, panel_attention
+from cyberkv.runtime.canonical import Domain, canonical_step, probe
+from cyberkv.runtime.engine import Engine
+from cyberkv.runtime.live import Live
+from cyberkv.runtime.models.decoder import Decoder
+from cyberkv.runtime.sequence import Sequence
+
+TOKENS = [(13 * i * i + 11 * i + 5) % 250 for i in range(600)]
+FAMILIES = ("llama", "mistral", "qwen3", "smollm3")
+
+
+def rows_after(engine: Engine, cuts: Tokens[int], total: int = 544) -> Tensor:
+    """Raw rows of the first `total` tokens, computed in canonical steps that end at `cuts`."""
+    sequence = engine.new_sequence()
+    sequence.extend_table(total)
+    start = 0
+    for end in [*cuts, total]:
+        canonical_step(engine.decoder, sequence, TOKENS[start:end], start)
+        start = end
+    rows = engine.pool.rows[torch.tensor(sequence.table)].clone()
+    sequence.release()
+    return rows
+
+
+def naive_attention(q: Tensor, keys: Tensor, values: Tensor, start: int, window: int | None, scale: float) -> Tensor:
+    """One library call over all keys: correct, and not canonical."""
+    end = start + q.shape[0]
+    rows, columns = torch.arange(start, end)[:, None], torch.arange(end)[None, :]
+    mask = columns <= rows
+    if window is not None:
+        mask &= columns > rows - window
+    out = F.scaled_dot_product_attention(
+        q.transpose(0, 1)[None], keys[None, :, :end], values[None, :, :end], attn_mask=mask, scale=scale, enable_gqa=True
+    )
+    return out[0].transpose(0, 1).reshape(q.shape[0], -1)
+
+
+def naive_step(decoder: Decoder, sequence: Sequence, tokens: Tokens[int], start: int) -> Tensor:
+    """A forward without padding."""
+    sequence.reserve(start + len(tokens))
+    with torch.no_grad():
+        return decoder.forward(torch.tensor(tokens), start, len(tokens), sequence)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_rows_do_not_depend_on_chunks_or_threads(family: str, tiny_engine: Callable[..., Engine]) -> None:
+    engine = tiny_engine(family)
+    expected = rows_after(engine, [])
+    for size in (16, 32, 64, 256):
+        assert torch.equal(rows_after(engine, range(size, 544, size)), expected), size
+    threads = torch.get_num_threads()
+    try:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            assert torch.equal(rows_after(engine, [16, 48, 304]), expected), count
+    finally:
+        torch.set_num_threads(threads)
+
+
+@given(cuts=st.sets(st.integers(1, 33), max_size=8))
+def test_rows_do_not_depend_on_where_the_prompt_is_cut(cuts: set[int], shared_engine: Engine) -> None:
+    expected = rows_after(shared_engine, [])
+    assert torch.equal(rows_after(shared_engine, [16 * cut for cut in sorted(cuts)]), expected)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_naive_schedule_gives_other_rows(family: str, tiny_engine: Callable[..., Engine]) -> None:
+    engine = tiny_engine(family)
+    live = Live(engine)
+    with torch.no_grad():
+        for start in range(96):  # one row at a time, never sealed
+            live.sequence.extend_table(start + 1)
+            live.sequence.reserve(start + 1)
+            engine.decoder.forward(torch.tensor([TOKENS[start]]), start, 1, live.sequence)
+    rows = engine.pool.rows[torch.tensor(live.sequence.table)]
+    assert not torch.equal(rows, rows_after(engine, [], total=96))
+    torch.testing.assert_close(rows, rows_after(engine, [], total=96), rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("start", [0, 16, 240, 256, 272])
+def test_panels_agree_with_one_call(family: str, start: int, tiny_engine: Callable[..., Engine]) -> None:
+    config = tiny_engine(family).config
+    generator = torch.Generator().manual_seed(start)
+    keys, values = torch.randn(2, config.num_kv_heads, 2 * PANEL_KEYS + 64, config.head_dim, generator=generator)
+    q = torch.randn(64, config.num_heads, config.head_dim, generator=generator)
+    for window in (None, 1, 8, 200, 300):
+        expected = naive_attention(q, keys, values, start, window, config.scale)
+        got = panel_attention(q, keys, values, start, window, config.scale)
+        torch.testing.assert_close(got, expected, rtol=0, atol=2e-6)
+
+
+def test_probe_names_the_domain_by_its_answer(tiny_engine: Callable[..., Engine]) -> None:
+    engine = tiny_engine("llama")
+    again = probe(engine.decoder, engine.rotary, engine.geometry)
+    assert again == engine.domain
+    assert again.broken is None
+    other = tiny_engine("qwen3", home="other")
+    assert other.domain.name != engine.domain.name
+
+
+def test_probe_refuses_a_setting_where_the_rule_is_broken(
+    tiny_engine: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = tiny_engine("llama")
+    monkeypatch.setattr(sequence_module, "panel_attention", naive_attention)
+    broken = probe(engine.decoder, engine.rotary, engine.geometry, step=naive_step)
+    assert broken.broken is not None
+    with pytest.raises(UnsafeNumerics, match="nothing may be sealed"):
+        broken.require_sound()
+
+
+def test_nothing_is_sealed_where_the_rule_is_broken(tiny_engine: Callable[..., Engine]) -> None:
+    engine = tiny_engine("llama")
+    engine.domain = Domain(engine.domain.name, "steps of 16 gave other bytes than one chunk")
+    live = Live(engine)
+    before = set(engine.store.cids())
+    with pytest.raises(UnsafeNumerics, match="steps of 16"):
+        live.append(TOKENS[:40])
+    with pytest.raises(UnsafeNumerics):
+        live.decode(1)
+    assert set(engine.store.cids()) == before
+    assert live.tokens == []

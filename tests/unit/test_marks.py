@@ -1,0 +1,79 @@
+"""Names, their logs, and what was published."""
+
+import pytest
+
+from cyberkv.cybergraph.cid import Cid
+from cyberkv.cybergraph.errors import BadReference, NameNotFound
+from cyberkv.cybergraph.index import Head, Index
+from tests.contracts.synthetic import make_model
+
+MODEL = make_model().cid()
+
+
+def node_cid(name: str) -> Cid:
+    return Cid.of(name.encode(), "dag-cbor", "sha2-256")
+
+
+def test_names_move_and_keep_a_log(index: Index) -> None:
+    roots = [node_cid(f"root {number}") for number in range(3)]
+    for number, root in enumerate(roots):
+        index.set_head("talk", root, f"2025-01-0{number + 1}T00:00:00Z")
+        index.set_head("talk", root, "again")  # the head again is no change
+    index.set_head("über alles ✓", roots[0], "")
+    assert index.head("talk") == Head("talk", roots[2], "2025-01-03T00:00:00Z")
+    assert [each.root for each in index.log("talk")] == roots
+    assert [each.name for each in index.heads()] == ["talk", "über alles ✓"]
+    assert index.roots() == sorted(roots)
+    index.set_head("talk", roots[0], "back")
+    assert [each.root for each in index.log("talk")] == [*roots, roots[0]]
+
+
+def test_names_do_not_run_into_each_other(index: Index) -> None:
+    index.set_head("a", node_cid("1"), "")
+    index.set_head("ab", node_cid("2"), "")
+    assert [each.root for each in index.log("a")] == [node_cid("1")]
+    index.drop("a")
+    assert [each.name for each in index.heads()] == ["ab"]
+    assert [each.root for each in index.log("ab")] == [node_cid("2")]
+
+
+def test_dropped_names(index: Index) -> None:
+    with pytest.raises(NameNotFound):
+        index.drop("talk")
+    index.set_head("talk", node_cid("1"), "")
+    index.drop("talk")
+    for attempt in (index.head, index.log, index.drop):
+        with pytest.raises(NameNotFound):
+            attempt("talk")
+    assert index.heads() == []
+    index.set_head("talk", node_cid("2"), "")
+    assert [each.root for each in index.log("talk")] == [node_cid("2")]
+
+
+@pytest.mark.parametrize(
+    "name", ["", "x" * 256, "a\0b", "line\nbreak", " padded", "\ud800", str(MODEL), "b" + "a" * 58, "é" * 128]
+)
+def test_names_that_are_refused(index: Index, name: str) -> None:
+    for attempt in (
+        lambda: index.set_head(name, MODEL, ""),
+        lambda: index.head(name),
+        lambda: index.drop(name),
+    ):
+        with pytest.raises(BadReference):
+            attempt()
+    assert index.heads() == []
+
+
+@pytest.mark.parametrize("name", ["x" * 255, "a b", "bafyreib", "日本語", "../etc/passwd", "é" * 127])
+def test_names_that_are_taken(index: Index, name: str) -> None:
+    index.set_head(name, MODEL, "")
+    assert index.head(name).root == MODEL
+
+
+def test_only_what_was_published_is_public(index: Index) -> None:
+    root, inside, outside = node_cid("root"), Cid.of(b"leaf", "raw", "blake3"), node_cid("outside")
+    assert not index.is_public(root)
+    index.publish(root, [inside])
+    assert [index.is_public(cid) for cid in (root, inside, outside)] == [True, True, False]
+    assert index.published() == [root]
+    assert index.roots() == [root]
