@@ -4,18 +4,18 @@ import os
 
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # read when torch loads; see docs/design.md on spinning threads
 
-from collections.abc import Iterator  # noqa: E402
-from contextlib import contextmanager  # noqa: E402
-from pathlib import Path  # noqa: E402
-from tempfile import TemporaryDirectory  # noqa: E402
-from typing import Any  # noqa: E402
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
-import torch  # noqa: E402
+import torch
 
-from cyberkv.cybergraph.index import Index  # noqa: E402
-from cyberkv.cybergraph.store.disk import DiskStore  # noqa: E402
-from cyberkv.runtime.engine import Engine, build_engine  # noqa: E402
-from cyberkv.runtime.models.registry import LoadedModel, Registry, smollm2_source  # noqa: E402
+from cyberkv.cybergraph.index import Index
+from cyberkv.cybergraph.store.disk import DiskStore
+from cyberkv.runtime.engine import Engine, build_engine
+from cyberkv.runtime.models.registry import LoadedModel, Registry, smollm2_source
 
 CACHE = Path(os.environ.get("CYBERKV_BENCH_CACHE", "build/bench-models"))
 
@@ -23,7 +23,7 @@ CACHE = Path(os.environ.get("CYBERKV_BENCH_CACHE", "build/bench-models"))
 def load_smollm2() -> LoadedModel:
     """Register the real model once in a cache folder and load it."""
     registry = Registry(CACHE)
-    if not any(record.name == "smollm2" for record in registry.list()):
+    if not any(record.name == "smollm2" for record in registry.records()):
         registry.add(smollm2_source(), name="smollm2")
     return registry.load(registry.find("smollm2"))
 
@@ -32,7 +32,9 @@ def load_peer(loaded: LoadedModel) -> Any:
     """The same weights in transformers, float32."""
     from transformers import AutoModelForCausalLM
 
-    return AutoModelForCausalLM.from_pretrained(loaded.folder, dtype=torch.float32).eval()
+    return AutoModelForCausalLM.from_pretrained(
+        Registry(CACHE).weights_folder(loaded.record), dtype=torch.float32
+    ).eval()
 
 
 @contextmanager

@@ -18,9 +18,7 @@ if TYPE_CHECKING:
     from ..runtime.sampling import Sampling
 
 PROMPT = "> "
-HELP = (
-    "/fork [TOKEN] goes on in a copy, /root names what is recorded, /publish says how to share it, /quit ends"
-)
+HELP = "/fork [TOKEN] goes on in a copy, /root names what is recorded, /publish says how to share it, /quit ends"
 
 
 @click.command()

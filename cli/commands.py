@@ -32,10 +32,19 @@ FAMILIES: Final[dict[str, dict[str, Entry]]] = {
         "find": Entry("find:find", "Find the conversations that hold a text, block or tokens."),
         "why": Entry("why:why", "Say for each block of a text whether it is reused, and why not."),
     },
+    "Sharing": {
+        "publish": Entry("publish:publish", "Make a conversation public, after showing what that means."),
+        "fetch": Entry("fetch:fetch", "Bring a conversation from somewhere else and record it here."),
+        "verify": Entry("verify:verify", "Check a conversation, and say exactly what was checked."),
+        "serve": Entry("serve:serve", "Serve what was published, as a trustless IPFS gateway."),
+    },
     "The store": {
         "stats": Entry("stats:stats", "Count what this home holds."),
         "fsck": Entry("fsck:fsck", "Check every block and every link of this home."),
         "index": Entry("index:index", "Look after the index."),
+        "doctor": Entry("doctor:doctor", "Say what works here, what is absent, and what is broken."),
+        "bench": Entry("bench:bench", "Measure this machine against the project's claims."),
+        "demo": Entry("demo:demo", "Show the whole story on a real model, and check it."),
         "completion": Entry("completion:completion", "Print the completion script of a shell."),
     },
 }

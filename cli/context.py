@@ -28,6 +28,13 @@ def default_home() -> Path:
     return user_data_path("cyberkv", appauthor=False)
 
 
+def default_cache() -> Path:
+    """Give the platform's folder for what can be made again, such as the converted built-in model."""
+    from platformdirs import user_cache_path
+
+    return user_cache_path("cyberkv", appauthor=False)
+
+
 class Session:
     """One run of the program: its options, and the store, index and models of its home, opened on use.
 
@@ -58,7 +65,7 @@ class Session:
         _ = self.index, self.store
 
     def open_to_write(self, *, makes_index: bool = False) -> None:
-        """Allow changes to the home, with `makes_index` also a new index. Raises `NotFound` if there is none."""
+        """Allow changes to the home, `makes_index` also a new index. Raises `NotFound` without a home."""
         self.require_home()
         self._writes = True
         self._makes_index = makes_index

@@ -35,7 +35,9 @@ def describe(error: BaseException) -> Failure:
             hint = f"see `{ctx.command_path} -h`" if ctx else ""
             return Failure(USAGE, "usage", error.format_message(), hint, {})
         case click.Abort() | KeyboardInterrupt():
-            return Failure(INTERRUPTED, "interrupted", "interrupted", "what was recorded before is kept", {})
+            return Failure(
+                INTERRUPTED, "interrupted", "interrupted", str(error) or "what was recorded before is kept", {}
+            )
         case OSError(errno=errno.ENOSPC | errno.EDQUOT):
             return Failure(TierFull.exit_code, TierFull.kind, str(error), "free some space", {})
     hint = "this should not happen; -v -v shows where it did"

@@ -40,9 +40,7 @@ def fork(session: Session, ref: str, *, at: int, name: str | None) -> None:
     answer(session, data, lambda: facts(data.items()))
 
 
-def fork_root(
-    store: Store, root_cid: Cid, root: Conversation, at: int, *, title: str, created: str
-) -> tuple[Cid, int]:
+def fork_root(store: Store, root_cid: Cid, root: Conversation, at: int, *, title: str, created: str) -> tuple[Cid, int]:
     """Write the root of the first `at` tokens and give its CID and the number of blocks it shares."""
     shared = list(islice(block_cids(store, root), at // root.block_size + 1))
     full, rest = divmod(at, root.block_size)

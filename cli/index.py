@@ -28,7 +28,5 @@ def rebuild(session: Session) -> None:
         "conversations": rebuilt.conversations,
         "names": rebuilt.names,
     }
-    counts = [
-        (name, f"{len(value):,}" if isinstance(value, list) else f"{value:,}") for name, value in data.items()
-    ]
+    counts = [(name, f"{len(value):,}" if isinstance(value, list) else f"{value:,}") for name, value in data.items()]
     answer(session, data, lambda: facts(counts))

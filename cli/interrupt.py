@@ -7,7 +7,7 @@ from types import FrameType
 
 
 class Stop:
-    """Whether the user asked to stop. The second Ctrl-C does not wait for a good moment."""
+    """Whether the user asked to stop."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -26,7 +26,7 @@ class Stop:
 
 @contextmanager
 def stoppable() -> Iterator[Stop]:
-    """Hold Ctrl-C back until `check` is called."""
+    """Hold Ctrl-C back until `check` is called; a second one does not wait."""
     stop = Stop()
     before = signal.signal(signal.SIGINT, stop.ask)
     try:

@@ -27,9 +27,7 @@ def model() -> None:
 @model.command()
 @click.argument("source", metavar="PATH|smollm2")
 @click.option("--name", help="Name to call it by; else that of the folder or file.")
-@click.option(
-    "--block-size", default=16, show_default=True, type=click.IntRange(1, 1024), help="Tokens per block."
-)
+@click.option("--block-size", default=16, show_default=True, type=click.IntRange(1, 1024), help="Tokens per block.")
 @click.option("--dtype", default="f32", show_default=True, type=click.Choice(["f32", "bf16", "f16"]),
               help="Element type of keys and values, and of the computation.")  # fmt: skip
 @click.option("--leaf-hash", default="blake3", show_default=True, type=click.Choice(["blake3", "sha2-256"]),

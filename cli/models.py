@@ -23,9 +23,7 @@ if TYPE_CHECKING:
     from ..runtime.models.record import ModelRecord
     from ..runtime.models.tokenizer import TextCodec
 
-_NONE_REGISTERED = (
-    "`cyberkv model add smollm2` registers the built-in model, `cyberkv model add PATH` any other"
-)
+_NONE_REGISTERED = "`cyberkv model add smollm2` registers the built-in model, `cyberkv model add PATH` any other"
 
 
 class KnownModel(NamedTuple):

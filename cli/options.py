@@ -8,6 +8,9 @@ from click.shell_completion import CompletionItem
 
 from .context import default_home
 
+LISTEN = "127.0.0.1:8480"
+"""Where `serve` listens unless it is told otherwise."""
+
 
 class Ref(click.ParamType[str]):
     """The name of a conversation, a CID, or its unique beginning; names are completed by the shell."""
@@ -17,8 +20,8 @@ class Ref(click.ParamType[str]):
     def shell_complete(
         self,
         ctx: click.Context,
-        param: click.Parameter,
-        incomplete: str,  # noqa: ARG002
+        param: click.Parameter,  # noqa: ARG002
+        incomplete: str,
     ) -> list[CompletionItem]:
         """List the names of this home that begin with what was typed."""
         home = ctx.find_root().params.get("home") or default_home()
@@ -38,16 +41,14 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 def recording_options(command: Command) -> Command:
     """Add `--model` and `--name`."""
     command = click.option("--name", help="Name to record under; else one is made.")(command)
-    return click.option("--model", metavar="REF", help="Model to use; needed where several are registered.")(
-        command
-    )
+    return click.option("--model", metavar="REF", help="Model to use; needed where several are registered.")(command)
 
 
 def sampling_options(command: Command) -> Command:
     """Add how long an answer may be and how its tokens are chosen."""
-    command = click.option(
-        "--seed", default=0, show_default=True, help="Draws are the same for the same seed."
-    )(command)
+    command = click.option("--seed", default=0, show_default=True, help="Draws are the same for the same seed.")(
+        command
+    )
     command = click.option(
         "--temperature", default=0.0, show_default=True, type=click.FloatRange(min=0),
         help="0 always takes the likeliest token.",

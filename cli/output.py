@@ -61,9 +61,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
 
     grid = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for name in columns:
-        grid.add_column(
-            name.removeprefix(">"), justify="right" if name[0] == ">" else "left", overflow="fold"
-        )
+        grid.add_column(name.removeprefix(">"), justify="right" if name[0] == ">" else "left", overflow="fold")
     for row in rows:
         grid.add_row(*(Text(plain(str(value))) for value in row))
     console().print(grid)

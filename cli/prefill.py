@@ -1,11 +1,13 @@
 """`prefill`: record a text without generating anything."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import click
 
 from .context import Session, pass_session
 from .failure import INTERRUPTED
+from .interrupt import stoppable
 from .names import slug
 from .options import REF, recording_options
 from .output import answer, facts
@@ -38,14 +40,11 @@ def prefill(
         raise click.UsageError(f"{file} is empty")
     base = slug(text if file == "-" else Path(file).stem)
     recording = start(session, model=model, name=name, from_ref=from_ref, base=base)
-    interrupted = False
-    try:
-        recording.append(text, special=from_ref is None)
-    except KeyboardInterrupt:
-        interrupted = True
-    if not recording.save_progress():
-        raise KeyboardInterrupt
-    figures = {**recording.figures(), "text": "", "interrupted": interrupted}
+    with stoppable() as stop:
+        with suppress(KeyboardInterrupt):
+            recording.append(text, stop, special=from_ref is None)
+        recording.save_progress()
+    figures = {**recording.figures(), "text": "", "interrupted": stop.asked}
     answer(session, figures, lambda: facts(summary(figures)))
-    if interrupted:
+    if stop.asked:
         ctx.exit(INTERRUPTED)

@@ -8,7 +8,7 @@ from ..cybergraph.chain import load_root
 from ..cybergraph.cid import Cid
 from ..cybergraph.refs import resolve
 from .context import Session
-from .interrupt import stoppable
+from .interrupt import Stop
 from .models import choose_model, need_codec
 from .names import name_of_head, unique
 from .progress import bar, busy
@@ -37,11 +37,11 @@ class Recording:
     decode_s: float = 0.0
     tokens_generated: int = 0
 
-    def append(self, text: str, *, special: bool = False) -> None:
-        """Take a text as given. On Ctrl-C, raises `KeyboardInterrupt` after the chunk at hand."""
+    def append(self, text: str, stop: Stop, *, special: bool = False) -> None:
+        """Take a text as given. Asked to stop, raises `KeyboardInterrupt` after the chunk at hand."""
         tokens = self.codec.encode(text, special=special)
         started_s = self.session.clock_s()
-        with stoppable() as stop, bar(self.session, "prefill") as draw:
+        with bar(self.session, "prefill") as draw:
 
             def progress(done: int, total: int) -> None:
                 draw(done, total)
@@ -50,16 +50,15 @@ class Recording:
             self.live.append(tokens, progress)
         self.prefill_s += self.session.clock_s() - started_s
 
-    def generate(self, max_tokens: int, sampling: "Sampling") -> Iterator[str]:
-        """Yield the text of an answer as it comes. On Ctrl-C, raises `KeyboardInterrupt` between tokens."""
+    def generate(self, max_tokens: int, sampling: "Sampling", stop: Stop) -> Iterator[str]:
+        """Yield the text of an answer as it comes. Asked to stop, raises `KeyboardInterrupt` between tokens."""
         stream = self.codec.stream()
         started_s = self.session.clock_s()
         try:
-            with stoppable() as stop:
-                for token in self.live.generate(max_tokens, sampling, self.codec.eos_ids):
-                    self.tokens_generated += 1
-                    yield stream.feed(token)
-                    stop.check()
+            for token in self.live.generate(max_tokens, sampling, self.codec.eos_ids):
+                self.tokens_generated += 1
+                yield stream.feed(token)
+                stop.check()
         finally:
             self.decode_s += self.session.clock_s() - started_s
         yield stream.finish()
@@ -69,19 +68,16 @@ class Recording:
         from ..runtime.checkpoint import checkpoint
 
         created = self.session.now()
-        self.root = checkpoint(
-            self.live, title=self.name, created=created, parent=self.parent, fork_at=self.fork_at
-        )
+        self.root = checkpoint(self.live, title=self.name, created=created, parent=self.parent, fork_at=self.fork_at)
         self.recorded_tokens = len(self.live.tokens)
         self.session.index.set_head(self.name, self.root, created)
         return self.root
 
-    def save_progress(self) -> bool:
-        """Record what was added; False where nothing was, after an early Ctrl-C."""
-        grown = len(self.live.tokens) > self.recorded_tokens
-        if grown:
-            self.save()
-        return grown
+    def save_progress(self) -> None:
+        """Record what was added. Raises `KeyboardInterrupt` where nothing was, after an early Ctrl-C."""
+        if len(self.live.tokens) <= self.recorded_tokens:
+            raise KeyboardInterrupt
+        self.save()
 
     def fork(self, at: int) -> "Recording":
         """Record the first `at` tokens under another name, to go on from there."""
@@ -113,9 +109,7 @@ class Recording:
         }
 
 
-def start(
-    session: Session, *, model: str | None, name: str | None, from_ref: str | None, base: str
-) -> Recording:
+def start(session: Session, *, model: str | None, name: str | None, from_ref: str | None, base: str) -> Recording:
     """Load the model and open a conversation: a new one, or one that goes on from `from_ref`.
 
     Without a `name`, the head of a name goes on under it, and everything else gets a name made of `base`.

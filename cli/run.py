@@ -1,12 +1,14 @@
 """`run`: answer a prompt and record the conversation."""
 
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
 
 from .context import Session, pass_session
 from .failure import INTERRUPTED
+from .interrupt import stoppable
 from .names import slug
 from .options import REF, recording_options, sampling_options
 from .output import line, remark
@@ -22,9 +24,7 @@ if TYPE_CHECKING:
 @click.argument("prompt")
 @recording_options
 @click.option("--from", "from_ref", type=REF, help="Conversation to go on from.")
-@click.option(
-    "--system", metavar="TEXT", help="System message; else that of the chat template, if it has one."
-)
+@click.option("--system", metavar="TEXT", help="System message; else that of the chat template, if it has one.")
 @sampling_options
 @click.pass_context
 @pass_session
@@ -85,18 +85,15 @@ def take_turn(recording: Recording, text: str, max_tokens: int, sampling: "Sampl
     Raises `KeyboardInterrupt` where it came too early for anything to be recorded.
     """
     pieces: list[str] = []
-    interrupted = False
     shown = not recording.session.as_json
-    try:
-        recording.append(text)
-        for piece in recording.generate(max_tokens, sampling):
-            pieces.append(piece)
-            if shown:
-                emit(piece)
-    except KeyboardInterrupt:
-        interrupted = True
+    with stoppable() as stop:
+        with suppress(KeyboardInterrupt):
+            recording.append(text, stop)
+            for piece in recording.generate(max_tokens, sampling, stop):
+                pieces.append(piece)
+                if shown:
+                    emit(piece)
+        recording.save_progress()
     if shown:
         emit("\n")
-    if not recording.save_progress():
-        raise KeyboardInterrupt
-    return "".join(pieces), interrupted
+    return "".join(pieces), stop.asked

@@ -40,9 +40,7 @@ class Link(NamedTuple):
     metavar="MBIT",
     help="Speed of a link; may be repeated.",
 )
-@click.option(
-    "--prefill-tok-s", type=POSITIVE, metavar="N", help="Speed of your prefill, to say which is faster."
-)
+@click.option("--prefill-tok-s", type=POSITIVE, metavar="N", help="Speed of your prefill, to say which is faster.")
 @pass_session
 def size(
     session: Session, model: str, tokens: int, *, links_mbit: tuple[float, ...], prefill_tok_s: float | None

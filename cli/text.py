@@ -4,8 +4,7 @@ import re
 from typing import Final
 
 _UNSAFE: Final = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff"
-    "\U000e0000-\U000e007f]"
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff\U000e0000-\U000e007f]"
 )
 """Control characters, marks that turn the direction of text, lone surrogates; not tab and newline."""
 _UNITS: Final = ("KiB", "MiB", "GiB", "TiB", "PiB")

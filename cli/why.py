@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("text", metavar="PROMPT|FILE")
-@click.option(
-    "--model", metavar="REF", help="The model it would run on; needed where several are registered."
-)
+@click.option("--model", metavar="REF", help="The model it would run on; needed where several are registered.")
 @click.option("--system", help="System message, as `run --system` takes it.")
 @pass_session
 def why(session: Session, text: str, *, model: str | None, system: str | None) -> None:

@@ -56,8 +56,7 @@ HASHES: Final[dict[HashName, Callable[[Buffer], bytes]]] = {"sha2-256": _sha2_25
 _ALPHABET: Final = b"abcdefghijklmnopqrstuvwxyz234567"
 _LETTERS: Final = _ALPHABET + bytes(256 - 32)
 _PYTHON_DIGITS: Final = bytes(
-    b"0123456789abcdefghijklmnopqrstuv"[_ALPHABET.index(char)] if char in _ALPHABET else ord("!")
-    for char in range(256)
+    b"0123456789abcdefghijklmnopqrstuv"[_ALPHABET.index(char)] if char in _ALPHABET else ord("!") for char in range(256)
 )
 _MULTIBASE: Final = 1 << 290
 

@@ -57,9 +57,7 @@ _ITEM: Final = b"|".join(
         re.escape(LINK_HEAD) + rb"\x01[\x55\x71][\x12\x1e]\x20.{32}",
         rb"\x58\x24.{36}",  # a CID as bytes
         rb"[\x80-\x97\xa0-\xb7\xf4-\xf6]",  # heads of short lists and maps; false, true, null
-        *(
-            rb"[\x%02x\x%02x].{%d}" % (0x40 + size, 0x60 + size, size) for size in _SHORT
-        ),  # short bytes and text
+        *(rb"[\x%02x\x%02x].{%d}" % (0x40 + size, 0x60 + size, size) for size in _SHORT),  # short bytes and text
     )
 )
 _PLAIN_ITEM: Final = re.compile(_ITEM, re.DOTALL)

@@ -1,0 +1,1 @@
+"""Tensors and residency: models, canonical compute, the paged pool, live conversations."""

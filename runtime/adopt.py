@@ -75,7 +75,7 @@ def _bind(
 
 
 def drop_failed(engine: Engine, position_start: int, error: CyberKVError) -> Miss:
-    """Turn a failed load into a miss. Effects: a corrupt block leaves the store, so that a good one can take its place."""
+    """Turn a failed load into a miss. Effects: a corrupt block leaves the store, and a good one can take its place."""
     cid = error.data.get("cid")
     if isinstance(error, Corrupt) and cid:
         engine.store.delete_many([Cid.parse(str(cid))])

@@ -6,7 +6,8 @@ over fixed panels (`attention.panels`). Chunk length is then free. Whether that 
 by what it got.
 """
 
-from collections.abc import Callable, Sequence as Tokens
+from collections.abc import Callable
+from collections.abc import Sequence as Tokens
 from dataclasses import dataclass
 
 import torch

@@ -51,12 +51,20 @@ def build_engine(
     `capacity_tokens` bounds the pool (by default two conversations of the model's full length; memory is taken only as
     it is used). Runs the known-answer test unless a `domain` is given. Effects: the model node is put into the store.
     """
-    config, geometry = loaded.config, loaded.geometry
-    decoder = Decoder(config, loaded.weights)
-    scaling = dict(config.rope_scaling)
-    rotary = Rotary(config.head_dim, config.rope_base, scaling, config.max_positions, DTYPES[geometry.dtype])
-    capacity_tokens = capacity_tokens or 2 * config.max_positions
-    pool = Pool(geometry, -(-capacity_tokens // geometry.block_size) + 2)
+    decoder, rotary = _prepare(loaded)
+    capacity_tokens = capacity_tokens or 2 * loaded.config.max_positions
+    pool = Pool(loaded.geometry, -(-capacity_tokens // loaded.geometry.block_size) + 2)
     store.put_node(loaded.identity)
-    domain = domain or probe(decoder, rotary, geometry)
+    domain = domain or probe(decoder, rotary, loaded.geometry)
     return Engine(decoder, rotary, loaded.identity, loaded.cid, store, index, pool, domain)
+
+
+def known_answer(loaded: LoadedModel) -> Domain:
+    """Run the known-answer test of a loaded model, without a store; effects as in `probe`."""
+    return probe(*_prepare(loaded), loaded.geometry)
+
+
+def _prepare(loaded: LoadedModel) -> tuple[Decoder, Rotary]:
+    config, dtype = loaded.config, DTYPES[loaded.geometry.dtype]
+    rotary = Rotary(config.head_dim, config.rope_base, dict(config.rope_scaling), config.max_positions, dtype)
+    return Decoder(config, loaded.weights), rotary

@@ -37,14 +37,10 @@ TARGET_LEAF_BYTES: Final = 256 << 10
 """Leaves grow to at most this: smaller ones cost more in reads, larger ones are refused by more peers."""
 
 
-def layers_per_leaf(
-    num_layers: int, num_kv_heads: int, head_dim: int, *, block_size: int, dtype: KvDtype
-) -> int:
+def layers_per_leaf(num_layers: int, num_kv_heads: int, head_dim: int, *, block_size: int, dtype: KvDtype) -> int:
     """Give the largest divisor of `num_layers` whose leaf stays within `TARGET_LEAF_BYTES`, at least 1."""
     layer_bytes = 2 * block_size * num_kv_heads * head_dim * ELEMENT_BYTES[dtype]
-    fits = (
-        n for n in range(num_layers, 1, -1) if num_layers % n == 0 and n * layer_bytes <= TARGET_LEAF_BYTES
-    )
+    fits = (n for n in range(num_layers, 1, -1) if num_layers % n == 0 and n * layer_bytes <= TARGET_LEAF_BYTES)
     return next(fits, 1)
 
 

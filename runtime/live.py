@@ -5,7 +5,8 @@ canonical too, from the last prefill. The rest of the tail was decoded one row a
 the block fills, it is computed again as one canonical step, swapped in and sealed.
 """
 
-from collections.abc import Callable, Iterator, Sequence as Tokens
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -62,7 +63,7 @@ class Live:
         """The tokens after the last full block."""
         return self.tokens[self.boundary :]
 
-    def append(self, tokens: Tokens[int], progress: Progress = lambda done, total: None) -> None:
+    def append(self, tokens: Tokens[int], progress: Progress | None = None) -> None:
         """Take tokens as given: reuse what the index knows, compute the rest in canonical chunks, seal full blocks.
 
         A tail is computed again with what follows it. Stopped half-way (KeyboardInterrupt), the conversation holds the
@@ -92,7 +93,8 @@ class Live:
             part = pending[done - start : done - start + chunk]
             self._prefill(part)
             self.counts.tokens_computed += len(part) - max(0, min(len(part), carried - (done - start)))
-            progress(len(self.tokens), total)
+            if progress:
+                progress(len(self.tokens), total)
             if len(self.tokens) == total:
                 break
 
@@ -103,7 +105,8 @@ class Live:
         for start in range(0, len(pending) - size + 1, size):
             parent = prefix_key(engine.model_cid, parent, pending[start : start + size])
             keys.append(parent)
-        return engine.index.lookup_chain(keys, engine.domain.name)
+        last = self.blocks[-1] if self.blocks else None
+        return engine.index.lookup_chain(keys, engine.domain.name, after=last)
 
     def adopt(self, blocks: Tokens[Cid], tokens: Tokens[int]) -> None:
         """Load leading blocks that verify and bind to `tokens`; the first failure is kept as a miss."""

@@ -66,12 +66,8 @@ def _block(request: Request, content: Published, cid: Cid, wanted: Wanted) -> Re
         return Response(content.get(cid), headers=headers)
     if request.method == "HEAD":
         return StreamingResponse(iter(()), headers=headers)
-    blocks = (
-        content.graph(cid, dups=wanted.dups) if wanted.scope == "all" else iter([(cid, content.get(cid))])
-    )
-    first = next(
-        blocks
-    )  # what is wrong with the root is said by a status, while there still is one to choose
+    blocks = content.graph(cid, dups=wanted.dups) if wanted.scope == "all" else iter([(cid, content.get(cid))])
+    first = next(blocks)  # what is wrong with the root is said by a status, while there still is one to choose
     return StreamingResponse(_stream(cid, chain([first], blocks)), headers=headers)
 
 
@@ -88,9 +84,7 @@ def _headers(cid: str, wanted: Wanted) -> dict[str, str]:
     if wanted.format == "car":
         headers["Accept-Ranges"] = "none"
     if wanted.by_accept:
-        scope = (
-            f"&dag-scope={wanted.scope}&car-dups={'yn'[not wanted.dups]}" if wanted.format == "car" else ""
-        )
+        scope = f"&dag-scope={wanted.scope}&car-dups={'yn'[not wanted.dups]}" if wanted.format == "car" else ""
         headers["Content-Location"] = f"/ipfs/{cid}?format={wanted.format}{scope}"
     return headers
 

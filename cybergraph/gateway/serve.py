@@ -7,7 +7,7 @@ from typing import Final
 import uvicorn
 from starlette.types import ASGIApp
 
-from ..errors import CyberKVError
+from ..errors import PeerError
 
 _GRACE_S: Final = 2
 """Time that answers under way get to finish."""
@@ -18,7 +18,7 @@ class GatewayServer(uvicorn.Server):
     """A server on its own socket. `run()` blocks; `should_exit = True`, from any thread, stops it."""
 
     def __init__(self, app: ASGIApp, host: str, port: int, ready: Callable[[str], None]) -> None:
-        """Bind the socket; port 0 takes a free one. Raises `CyberKVError` where that is not possible."""
+        """Bind the socket; port 0 takes a free one. Raises `PeerError` where that is not possible."""
         super().__init__(
             uvicorn.Config(
                 app, http="h11", ws="none", lifespan="off", log_config=None, log_level="critical", access_log=False,
@@ -31,7 +31,7 @@ class GatewayServer(uvicorn.Server):
                 raise OSError("ports go from 0 to 65535")
             self._socket = socket.create_server((host, port), family=family)
         except OSError as error:
-            raise CyberKVError(
+            raise PeerError(
                 f"cannot listen on {host}:{port}: {error}",
                 hint="choose another with --listen HOST:PORT; port 0 is any",
             ) from error

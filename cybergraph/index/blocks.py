@@ -112,15 +112,15 @@ class BlockTables:
             Found(Cid(block), owner.decode(), unpack_prev(prev)) for block, prev, owner in unpack_found(row)
         ]
 
-    def lookup_chain(self, prefixes: Iterable[PrefixKey], domain: str) -> list[Cid]:
+    def lookup_chain(self, prefixes: Iterable[PrefixKey], domain: str, *, after: Cid | None = None) -> list[Cid]:
         """Find the longest chain of blocks for consecutive prefix keys, from the first on.
 
-        Each block continues the one before it. Among chains of the greatest length, the one with the most
+        Each block continues the one before it, the first one `after` (None: the start of a conversation). Among chains of the greatest length, the one with the most
         blocks of `domain` is given, then the one added first. One table read per prefix key, in one
         transaction; stops drawing from `prefixes` at the first miss.
         """
         own, table = domain.encode(), self._database["found"]
-        reached = {NO_PREV: 0}  # block -> blocks of the own domain on the way to it
+        reached: dict[bytes, int] = {pack_prev(after): 0}  # block -> blocks of the own domain on the way to it
         steps: list[dict[bytes, bytes]] = []  # per position: block -> prev
         with self._database.read() as txn:
             for prefix in prefixes:

@@ -16,9 +16,7 @@ from .model import CANONICAL_RULE, Model, Rope
 from .sealed import Sealed
 from .segment import NextBlock, Segment
 
-TYPES: dict[str, type[Node]] = {
-    cls.TYPE: cls for cls in (Model, ModelCard, Block, Segment, Conversation, Sealed)
-}
+TYPES: dict[str, type[Node]] = {cls.TYPE: cls for cls in (Model, ModelCard, Block, Segment, Conversation, Sealed)}
 
 
 def decode_node(data: Buffer, *, verify: Cid | None = None) -> Node:

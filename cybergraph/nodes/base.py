@@ -6,7 +6,6 @@ constant `type` and `version`, both directions and every check follow from that.
 """
 
 from collections.abc import Callable
-from operator import itemgetter
 from typing import Any, ClassVar, Self
 
 from ..cid import Buffer, Cid
@@ -23,53 +22,32 @@ class Record:
     CONSTANTS: ClassVar[dict[str, str | int]] = {}
     """Fields with one allowed value, such as `type`."""
 
+    _ATTRIBUTES: ClassVar[dict[str, str]]
+    """Attribute of each field by its wire name."""
     _NAMES: ClassVar[tuple[str, ...]]
-    """All keys in wire order: shorter first, then by bytes. Positions below are positions in this one."""
-    _HEAD: ClassVar[bytes]
-    _WRITERS: ClassVar[tuple[tuple[bytes, str, Callable[[Any], bytes]], ...]]
-    """Key (after the constants that sort before it), attribute, encoder of the value."""
-    _END: ClassVar[bytes]
-    """The constants that sort after every field."""
-    _READERS: ClassVar[tuple[tuple[int, Callable[[Any], Any]], ...]]
-    """Position and conversion of the values that need one."""
+    """All keys in wire order: shorter first, then by bytes."""
     _CONSTANTS: ClassVar[tuple[tuple[int, str | int], ...]]
-    _ORDER: ClassVar[Callable[[list[Any]], tuple[Any, ...]]]
-    """Picks the fields, in the order of the dataclass."""
+    """Position in wire order and value of each constant."""
+    _to_bytes: ClassVar[Callable[[Any], bytes]]
+    _from_values: ClassVar[Callable[[list[Any]], Any]]
+    """Takes the values in wire order."""
 
     def __init_subclass__(cls) -> None:
-        hints = cls.__annotations__
-        cls.KINDS = {
-            name.removesuffix("_"): hint.__metadata__[0]
-            for name, hint in hints.items()
-            if hasattr(hint, "__metadata__")
-        }
-        cls._NAMES = names = tuple(sorted([*cls.KINDS, *cls.CONSTANTS], key=key_order))
-        writers, key = [], b""
-        for name in names:
-            key += encode_text(name)
-            if name in cls.CONSTANTS:
-                key += encode(cls.CONSTANTS[name])
-            else:
-                writers.append((key, name if name in hints else name + "_", cls.KINDS[name].encode))
-                key = b""
-        cls._HEAD, cls._WRITERS, cls._END = map_head(len(names)), tuple(writers), key
-        readers = [(names.index(name), kind.reader()) for name, kind in cls.KINDS.items()]
-        cls._READERS = tuple((at, read) for at, read in readers if read)
-        cls._CONSTANTS = tuple((names.index(name), value) for name, value in cls.CONSTANTS.items())
-        cls._ORDER = itemgetter(*map(names.index, cls.KINDS)) if cls.KINDS else tuple
+        hints = {name: hint for name, hint in cls.__annotations__.items() if hasattr(hint, "__metadata__")}
+        cls._ATTRIBUTES = {name.removesuffix("_"): name for name in hints}
+        cls.KINDS = {name.removesuffix("_"): hint.__metadata__[0] for name, hint in hints.items()}
+        cls._NAMES = tuple(sorted([*cls.KINDS, *cls.CONSTANTS], key=key_order))
+        cls._CONSTANTS = tuple((cls._NAMES.index(name), value) for name, value in cls.CONSTANTS.items())
+        cls._to_bytes = _writer(cls)
+        cls._from_values = _reader(cls)
 
     def encode(self) -> bytes:
         """Check every field and give canonical dag-cbor. Raises `MalformedNode` naming the field."""
-        parts = [self._HEAD]
-        name = ""
         try:
-            for key, name, encode_value in self._WRITERS:
-                parts.append(key)
-                parts.append(encode_value(getattr(self, name)))
+            return self._to_bytes()
         except (ValueError, TypeError, AttributeError) as error:
-            raise _in_field(name.removesuffix("_"), error) from error
-        parts.append(self._END)
-        return b"".join(parts)
+            names = self._ATTRIBUTES
+            raise self._blame(error, lambda name, kind: kind.encode(getattr(self, names[name]))) from error
 
     @classmethod
     def from_item(cls, item: Any) -> Self:
@@ -78,16 +56,25 @@ class Record:
             raise wrong("a map", item)
         if tuple(item) != cls._NAMES:
             raise cls._wrong_keys(item)
-        values, at = list(item.values()), 0
+        values = list(item.values())
+        for at, constant in cls._CONSTANTS:
+            if values[at] != constant:
+                raise _in_field(cls._NAMES[at], wrong(repr(constant), values[at]))
         try:
-            for at, constant in cls._CONSTANTS:
-                if values[at] != constant:
-                    raise wrong(repr(constant), values[at])
-            for at, read in cls._READERS:
-                values[at] = read(values[at])
+            record: Self = cls._from_values(values)
         except (ValueError, TypeError) as error:
-            raise _in_field(cls._NAMES[at], error) from error
-        return cls(*cls._ORDER(values))
+            raise cls._blame(error, lambda name, kind: kind.read(item[name])) from error
+        return record
+
+    @classmethod
+    def _blame(cls, error: Exception, redo: Callable[[str, Kind], object]) -> Exception:
+        """Find the field at which work failed, by doing it again field by field, and name it in the error."""
+        for name, kind in cls.KINDS.items():
+            try:
+                redo(name, kind)
+            except (ValueError, TypeError, AttributeError) as again:
+                return _in_field(name, again)
+        return error
 
     @classmethod
     def _wrong_keys(cls, item: dict[Any, Any]) -> Corrupt:
@@ -96,6 +83,36 @@ class Record:
             return not_canonical()
         word, field = ("unknown", unknown[0]) if unknown else ("missing", missing[0])
         return MalformedNode(f"{word} field {field!r:.60}", field=field[:60])
+
+
+# A loop over the fields would cost more time than the work on them, so each class gets two one-line functions written
+# out from its fields, as dataclasses do for `__init__`.
+
+
+def _writer(cls: type[Record]) -> Callable[[Record], bytes]:
+    """Make `lambda self: join((b"key of a", encode_a(self.a), ...))`, constants folded into the keys."""
+    scope: dict[str, Any] = {"join": b"".join}
+    parts, fixed = "", map_head(len(cls._NAMES))
+    for name in cls._NAMES:
+        fixed += encode_text(name)
+        if name in cls.CONSTANTS:
+            fixed += encode(cls.CONSTANTS[name])
+        else:
+            scope[f"encode_{name}"] = cls.KINDS[name].encode
+            parts += f"{fixed!r}, encode_{name}(self.{cls._ATTRIBUTES[name]}), "
+            fixed = b""
+    made: Callable[[Record], bytes] = eval(f"lambda self: join(({parts}{fixed!r},))", scope)  # noqa: S307
+    return made
+
+
+def _reader(cls: type[Record]) -> Any:
+    """Make `lambda cls, values: cls(values[2], read_b(values[0]), ...)`, a call only where a kind needs one."""
+    scope: dict[str, Any] = {f"read_{name}": kind.read for name, kind in cls.KINDS.items()}
+    values = {name: f"values[{cls._NAMES.index(name)}]" for name in cls.KINDS}
+    parts = [
+        value if type(cls.KINDS[name]).read is Kind.read else f"read_{name}({value})" for name, value in values.items()
+    ]
+    return classmethod(eval(f"lambda cls, values: cls({', '.join(parts)})", scope))  # noqa: S307
 
 
 def _in_field(name: str, error: Exception) -> MalformedNode:

@@ -6,7 +6,6 @@ into what the dataclass holds, where these differ (a list into a tuple). Decodin
 canonical form, so each check stands in one place, in `encode`, and holds in both directions.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 from ..cid import CID_BYTES, CID_PREFIXES, Cid, Codec
@@ -42,10 +41,6 @@ class Kind:
     def read(self, item: Any) -> Any:
         """Convert a parsed CBOR item. Raises `MalformedNode` or `MalformedCid` where it cannot."""
         return item
-
-    def reader(self) -> Callable[[Any], Any] | None:
-        """Give `read` if this kind has one of its own: most have none, and a call not made costs nothing."""
-        return None if type(self).read is Kind.read else self.read
 
     def encode(self, value: Any) -> bytes:
         """Check a value and encode it. Raises `MalformedNode`."""
@@ -174,12 +169,12 @@ class Listing(Kind):
         self.kind = kind
         self.least = least
         self.most = most
-        self.read_value = kind.reader()
+        self.read_each = None if type(kind).read is Kind.read else kind.read
 
     def read(self, item: Any) -> tuple[Any, ...]:
         if type(item) is not list:
             raise wrong("a list", item)
-        return tuple(item if self.read_value is None else map(self.read_value, item))
+        return tuple(item if self.read_each is None else map(self.read_each, item))
 
     def encode(self, value: tuple[Any, ...]) -> bytes:
         if type(value) is not tuple or not self.least <= len(value) <= self.most:

@@ -31,9 +31,7 @@ class CarFilePeer(Peer):
         try:
             self._file = path.open("rb")
         except OSError as error:
-            raise NotFound(
-                f"cannot read {path}: {error.strerror}", hint="check the path", path=str(path)
-            ) from error
+            raise NotFound(f"cannot read {path}: {error.strerror}", hint="check the path", path=str(path)) from error
         try:
             self.roots = read_car(self._file).roots
             self._scan(self._file.tell())
@@ -86,15 +84,9 @@ def _section(head: bytes, at: int) -> tuple[Cid, int, int]:
         if byte < 128:
             break
     else:
-        raise (
-            _cut(at)
-            if len(head) < _SIZE_BYTES
-            else MalformedCar(f"CAR at byte {at}: endless size", offset=at)
-        )
+        raise (_cut(at) if len(head) < _SIZE_BYTES else MalformedCar(f"CAR at byte {at}: endless size", offset=at))
     if size_bytes < CID_BYTES:
-        raise MalformedCar(
-            f"CAR at byte {at}: section of {size_bytes} bytes has no room for a CID", offset=at
-        )
+        raise MalformedCar(f"CAR at byte {at}: section of {size_bytes} bytes has no room for a CID", offset=at)
     if len(head) < width + CID_BYTES:
         raise _cut(at)
     try:

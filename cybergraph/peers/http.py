@@ -48,10 +48,9 @@ class HttpPeer(Peer):
         self._workers = ThreadPoolExecutor(connections, thread_name_prefix="gateway")
 
     def get_many(self, cids: Sequence[Cid]) -> Iterator[tuple[Cid, bytes]]:
+        """See `Peer`."""
         waiting = iter(cids)
-        running = deque(
-            (cid, self._workers.submit(self._block, cid)) for cid in islice(waiting, self._window)
-        )
+        running = deque((cid, self._workers.submit(self._block, cid)) for cid in islice(waiting, self._window))
         absent: list[Cid] = []
         try:
             while running:
@@ -76,9 +75,7 @@ class HttpPeer(Peer):
             with line.guarded():
                 data = answer.read(most_bytes(cid) + 1)
                 if len(data) > most_bytes(cid):
-                    raise PeerMisbehaved(
-                        f"{self.name} sends over {most_bytes(cid)} bytes for {cid}", cid=str(cid)
-                    )
+                    raise PeerMisbehaved(f"{self.name} sends over {most_bytes(cid)} bytes for {cid}", cid=str(cid))
                 if answer.length:
                     raise PeerUnreachable(f"{self.name} closed the connection inside {cid}", cid=str(cid))
                 cid.verify(data)
@@ -87,6 +84,7 @@ class HttpPeer(Peer):
             self._idle.append(line)
 
     def get_dag(self, cid: Cid) -> Iterator[tuple[Cid, bytes]]:
+        """See `Peer`."""
         line = self._stream
         accept = f"{CAR}; version=1; order=dfs; dups=n"
         answer = self._ask(line, f"/ipfs/{cid}?format=car&dag-scope=all", accept, cid)
@@ -118,9 +116,7 @@ class HttpPeer(Peer):
             if status not in (429, 503):
                 break
             if not tries_left or wait_s > self._patience.wait_s:
-                raise PeerUnreachable(
-                    f"{self.name} is busy (status {status})", hint="try again later", peer=self.name
-                )
+                raise PeerUnreachable(f"{self.name} is busy (status {status})", hint="try again later", peer=self.name)
             self._sleep(wait_s)
         if 300 <= status < 400:
             raise PeerMisbehaved(
@@ -128,9 +124,7 @@ class HttpPeer(Peer):
                 hint="give the final address in --from", peer=self.name, status=status,
             )  # fmt: skip
         kind = PeerUnreachable if status >= 500 else PeerMisbehaved
-        raise kind(
-            f"{self.name} answers status {status} for {cid}", peer=self.name, status=status, cid=str(cid)
-        )
+        raise kind(f"{self.name} answers status {status} for {cid}", peer=self.name, status=status, cid=str(cid))
 
     def _check_type(self, answer: HTTPResponse, accept: str) -> None:
         expected = accept.partition(";")[0]
@@ -143,6 +137,7 @@ class HttpPeer(Peer):
             )  # fmt: skip
 
     def close(self) -> None:
+        """See `Peer`."""
         for line in self._lines:
             line.end()
         self._workers.shutdown(cancel_futures=True)

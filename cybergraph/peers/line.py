@@ -53,9 +53,7 @@ class Meter:
         """Read once from `raw`, the unbuffered file of `sock`."""
         left_s = self._deadline_s - self._clock()
         if left_s <= 0:
-            raise PeerUnreachable(
-                f"{self._name} took over {self._patience.block_s:g} s for one block", peer=self._name
-            )
+            raise PeerUnreachable(f"{self._name} took over {self._patience.block_s:g} s for one block", peer=self._name)
         if not self._left_bytes:
             raise PeerMisbehaved(f"{self._name} sends more bytes than any block has", peer=self._name)
         sock.settimeout(min(self._patience.read_s, left_s))
@@ -123,13 +121,16 @@ class Line:
             self._http = self._url.connection(self._patience.connect_s)
             self._http.response_class = self._response  # type: ignore[assignment]
         if self._http.sock is None:
-            self._http.connect()
-            self._socket = self._http.sock
-            self._socket.settimeout(self._patience.read_s)
+            self._socket = self._connect(self._http)
         self._http.request("GET", target, headers={"Accept": accept, "User-Agent": "cyberkv"})
         answer = self._http.getresponse()
         self._used = True
         return answer
+
+    def _connect(self, connection: http.client.HTTPConnection) -> socket.socket:
+        connection.connect()
+        connection.sock.settimeout(self._patience.read_s)
+        return connection.sock
 
     def _response(self, sock: socket.socket, method: str) -> http.client.HTTPResponse:
         answer = http.client.HTTPResponse(sock, method=method)

@@ -37,13 +37,7 @@ class GatewayUrl:
             )
         path = parts.path.strip("/").split("/")
         plain = path in ([""], ["ipfs"]) or (len(path) == 2 and path[0] == "ipfs")
-        if (
-            parts.scheme not in ("http", "https")
-            or not parts.hostname
-            or not plain
-            or parts.query
-            or parts.fragment
-        ):
+        if parts.scheme not in ("http", "https") or not parts.hostname or not plain or parts.query or parts.fragment:
             raise _unusable(text)
         return cls(parts.scheme, parts.hostname, port)
 

@@ -90,6 +90,7 @@ class Intake:
         """
         if cid in self._nodes:
             self._nodes.remove(cid)
+            self._landing.count(cid, data)
             self._desk.put_many([(cid, data)], hashed=True)
             self._lacking[cid] = 0
             self._advance()

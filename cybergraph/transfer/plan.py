@@ -100,17 +100,13 @@ def plan_publish(store: Store, index: Index, root_cid: Cid, visibility: Visibili
     withheld: tuple[Withheld, ...] = ()
     if root.parent is not None and not index.is_public(root.parent):
         withheld = (
-            Withheld(
-                root.parent, "the conversation this one was forked from: its CID shows, its bytes do not"
-            ),
+            Withheld(root.parent, "the conversation this one was forked from: its CID shows, its bytes do not"),
         )
     already = sum(index.is_public(cid) for cid in items)
     return PublishPlan(root_cid, visibility, tuple(items.values()), withheld, already)
 
 
-def _closure(
-    store: Store, cid: Cid, root: Conversation, shape: Shape
-) -> Iterator[tuple[Cid, Kind, int | None]]:
+def _closure(store: Store, cid: Cid, root: Conversation, shape: Shape) -> Iterator[tuple[Cid, Kind, int | None]]:
     """Everything in writing order, with the size that each leaf must have."""
     yield cid, "root", None
     yield root.model, "model", None

@@ -19,8 +19,11 @@ class Progress(Protocol):
     """Receives one `phase` at the start of each phase, then `advance` for what was done since the last call."""
 
     def phase(self, name: Phase, *, blocks_total: int, bytes_total: int) -> None:
-        """Begin a phase. `blocks_total` counts nodes and leaves; `bytes_total` is leaf payload alone, since the
-        size of a node is unknown before it is here."""
+        """Begin a phase.
+
+        `blocks_total` counts nodes and leaves; `bytes_total` is leaf payload alone, since the size of a node is
+        unknown before it is here.
+        """
 
     def advance(self, blocks: int, size_bytes: int) -> None:
         """Count blocks and leaf bytes as done."""

@@ -34,9 +34,7 @@ def publish_car(store: Store, plan: PublishPlan, path: Path, progress: Progress 
             raise
         _sync_folder(path.parent)
     except FileNotFoundError as error:
-        raise NotFound(
-            f"no folder {path.parent}", hint="make it, or write elsewhere", path=str(path)
-        ) from error
+        raise NotFound(f"no folder {path.parent}", hint="make it, or write elsewhere", path=str(path)) from error
     except CyberKVError:
         raise
     except OSError as error:

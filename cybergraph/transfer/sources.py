@@ -17,7 +17,9 @@ from ..errors import (
 )
 from ..peers.base import Peer
 
-_TELLING: Final = (DigestMismatch, PeerMisbehaved, LimitExceeded, Corrupt, PeerUnreachable, BlockNotFound, CyberKVError)  # fmt: skip
+_TELLING: Final = (
+    DigestMismatch, PeerMisbehaved, LimitExceeded, Corrupt, PeerUnreachable, BlockNotFound, CyberKVError,
+)  # fmt: skip
 """Where a block is missing for several reasons, the user learns the first of these."""
 _LIES: Final = (DigestMismatch, LimitExceeded)
 _SHOWN_CIDS: Final = 20
@@ -52,7 +54,7 @@ class Sources:
         self._streams = [peer for peer in peers if peer.has_dag]
         self._holders: list[Peer] = []
         """Peers that gave the root."""
-        self._errors: list[CyberKVError] = []
+        self._errors: list[tuple[str, CyberKVError]] = []
         self.refused: list[Refusal] = []
         """Lies, truncations and failures, in order. A peer that merely lacks a block is not in it."""
 
@@ -78,7 +80,7 @@ class Sources:
                 cut = TruncatedCar(f"{peer.name} ends before the conversation is complete", peer=peer.name)
                 self._note(peer, asked, cut)
             else:
-                self._errors.append(error)
+                self._errors.append((peer.name, error))
         except (TruncatedCar, MalformedCar) as error:
             self._note(peer, asked, error)  # a file that ends badly may still hold other things
         except CyberKVError as error:
@@ -99,11 +101,9 @@ class Sources:
                     raise _unasked(peer, found)
                 yield found, data
             if not wanting.done:
-                raise TruncatedCar(
-                    f"{peer.name} ends the stream of {cid} before it is complete", peer=peer.name
-                )
+                raise TruncatedCar(f"{peer.name} ends the stream of {cid} before it is complete", peer=peer.name)
         except BlockNotFound as error:
-            self._errors.append(error)
+            self._errors.append((peer.name, error))
             self._streams.remove(peer)
         except CyberKVError as error:
             self._note(peer, cid, error)
@@ -117,27 +117,25 @@ class Sources:
             self._streams.remove(peer)
 
     def _note(self, peer: Peer, cid: Cid, error: CyberKVError) -> None:
-        self._errors.append(error)
+        self._errors.append((peer.name, error))
         self.refused.append(Refusal(peer.name, cid, error.message))
 
     def verdict(self, missing: Sequence[Cid]) -> CyberKVError:
-        """Build the most telling error for blocks that no peer gave."""
+        """Build the most telling error for blocks that no peer gave; its data lists them and every refusal."""
         kept = "what was verified is kept; fetch again to bring only the rest"
         data = {
             "cid": str(missing[0]),
             "missing": [str(cid) for cid in missing[:_SHOWN_CIDS]],
             "count": len(missing),
+            "refused": [each._asdict() | {"cid": str(each.cid)} for each in self.refused],
         }
         for kind in _TELLING:
-            for error in self._errors:
+            for name, error in self._errors:
                 if isinstance(error, kind):
+                    reason = error.message if name in error.message else f"{error.message} (from {name})"
                     hint = f"{error.hint}; {kept}" if error.hint else kept
-                    told = type(error)(f"{missing[0]} was not received: {error.message}", hint=hint)
-                    told.data = {**error.data, **data}
-                    return told
-        return BlockNotFound(
-            f"{missing[0]} is not here, and no peer was named", hint="name one with --from", **data
-        )
+                    return type(error)(f"{missing[0]} was not received: {reason}", hint=hint, **data | {"peer": name})
+        return BlockNotFound(f"{missing[0]} is not here, and no peer was named", hint="name one with --from", **data)
 
 
 def _unasked(peer: Peer, cid: Cid) -> PeerMisbehaved:

@@ -24,7 +24,7 @@ def flash(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float) ->
     Shapes: q [kv_heads, rows, head_dim], k and v [kv_heads, keys, head_dim] -> same as q, [kv_heads, rows, 1].
     """
     out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(  # noqa: SLF001 - gives the log-sum-exp
-        q[None], k[None], v[None], 0.0, False, attn_mask=mask, scale=scale
+        q[None], k[None], v[None], dropout_p=0.0, is_causal=False, attn_mask=mask, scale=scale
     )
     return out[0], lse[0, :, :, None]
 
@@ -73,7 +73,8 @@ def panel_attention(q: Tensor, keys: Tensor, values: Tensor, start: int, window:
         if count < FLOOR_ROWS:
             part = torch.cat((part, part.new_zeros(FLOOR_ROWS - count, heads, head_dim)))
         padded = part.shape[0]
-        folded = part.view(padded, kv_heads, group, head_dim).transpose(0, 1).reshape(kv_heads, padded * group, head_dim)
+        folded = part.view(padded, kv_heads, group, head_dim).transpose(0, 1)
+        folded = folded.reshape(kv_heads, padded * group, head_dim)
         merged = _merge_panels(folded, keys, values, position, padded, window, scale)
         merged = merged.view(kv_heads, padded, group, head_dim)[:, :count].transpose(0, 1)
         out[first:last] = merged.reshape(count, heads, head_dim)
@@ -86,7 +87,7 @@ def _merge_panels(
 ) -> Tensor:
     group = folded.shape[1] // rows
     first_key = 0 if window is None else max(0, position - window + 1) // PANEL_KEYS * PANEL_KEYS
-    out: Tensor | None = None
+    out, total = torch.zeros(0), torch.zeros(0)
     for panel in range(first_key, position + 1, PANEL_KEYS):
         seen = slice(panel, panel + PANEL_KEYS)
         mask, blind = None, None
@@ -95,14 +96,13 @@ def _merge_panels(
         part, lse = flash(folded, keys[:, seen], values[:, seen], mask, scale)
         if blind is not None:
             lse[:, blind] = NEVER
-        if out is None:
+        if panel == first_key:
             out, total = part.float(), lse
             continue
         top = torch.maximum(total, lse)
         old, new = torch.exp(total - top), torch.exp(lse - top)
         out = (out * old + part.float() * new) / (old + new)
         total = top + torch.log(old + new)
-    assert out is not None
     return out.to(folded.dtype)
 
 

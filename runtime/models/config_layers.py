@@ -43,9 +43,7 @@ def layer_kinds(fields: Fields, architecture: str, num_layers: int) -> tuple[Lay
     default = ["sliding_attention" if slide else "full_attention" for slide in slides]
     types = _layer_types(fields, num_layers, default)
     if window is None and "sliding_attention" in types:
-        raise fields.refuse(
-            "layer_types", "no sliding_attention without use_sliding_window and sliding_window"
-        )
+        raise fields.refuse("layer_types", "no sliding_attention without use_sliding_window and sliding_window")
     return tuple(
         LayerKind(window=window if kind == "sliding_attention" else None, rotated=turns)
         for kind, turns in zip(types, rotated, strict=True)

@@ -30,9 +30,7 @@ def rope(fields: Fields, architecture: str) -> tuple[float, tuple[tuple[str, str
     if kind != kinds[-1] or not isinstance(kind, str) or kind not in _SCALING:
         raise fields.refuse("rope_type", f"one of {', '.join(_SCALING)}", kind)
     default_base = 2_000_000.0 if architecture == "SmolLM3ForCausalLM" else 10_000.0
-    base = fields.as_positive(
-        "rope_theta", parameters.pop("rope_theta", fields.get("rope_theta", default_base))
-    )
+    base = fields.as_positive("rope_theta", parameters.pop("rope_theta", fields.get("rope_theta", default_base)))
     if parameters.pop("partial_rotary_factor", 1.0) != 1.0:
         raise fields.refuse("partial_rotary_factor", "1.0", given["partial_rotary_factor"])
     if kind == "llama3":
@@ -41,9 +39,7 @@ def rope(fields: Fields, architecture: str) -> tuple[float, tuple[tuple[str, str
         if name not in _SCALING[kind]:
             wanted = f"no such parameter for rope_type {kind!r}"
             raise fields.refuse(f"rope_parameters.{name}", wanted, parameters[name])
-    values = {
-        name: fields.as_positive(f"rope_parameters.{name}", parameters.get(name)) for name in _SCALING[kind]
-    }
+    values = {name: fields.as_positive(f"rope_parameters.{name}", parameters.get(name)) for name in _SCALING[kind]}
     if kind == "llama3" and (high := values["high_freq_factor"]) <= values["low_freq_factor"]:
         raise fields.refuse("rope_parameters.high_freq_factor", "more than low_freq_factor", high)
     if kind == "default":

@@ -8,6 +8,8 @@ from ...cybergraph.errors import Corrupt, LimitExceeded, NotFound
 
 MAX_JSON_BYTES: Final = 64 << 20
 """Largest JSON file. Tokenizers of large vocabularies reach 20 MiB."""
+MAX_TEMPLATE_CHARS: Final = 1 << 20
+"""Largest chat template."""
 
 
 def read_json(path: Path) -> Any:

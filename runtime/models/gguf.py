@@ -62,14 +62,13 @@ def convert(path: Path, folder: Path, *, progress: Callable[[int, int], None] | 
         template = source.metadata.get("tokenizer.chat_template")
         if isinstance(template, str):
             (part / "chat_template.jinja").write_text(template, encoding="utf-8")
-        if not folder.exists():  # another process may have been faster
-            part.rename(folder)
+        part.rename(folder)
     except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST) and folder.exists():
+            return  # another process was faster
         if error.errno != errno.ENOSPC:
             raise
-        raise TierFull(
-            f"no room to convert {path}", hint="free some space and try again", path=str(path)
-        ) from error
+        raise TierFull(f"no room to convert {path}", hint="free some space and try again", path=str(path)) from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
 
@@ -77,9 +76,7 @@ def convert(path: Path, folder: Path, *, progress: Callable[[int, int], None] | 
 def _config(source: GgufFile) -> dict[str, Any]:
     if _EMBEDDINGS not in source.tensors:
         raise Corrupt(f"{source.path}: tensor {_EMBEDDINGS} is missing", tensor=_EMBEDDINGS)
-    factors = (
-        dequantize_rows(source, ROPE_FACTORS, slice(None)).ravel() if ROPE_FACTORS in source.tensors else None
-    )
+    factors = dequantize_rows(source, ROPE_FACTORS, slice(None)).ravel() if ROPE_FACTORS in source.tensors else None
     return config_from_gguf(
         source.metadata,
         vocab_size=source.tensors[_EMBEDDINGS].shape[0],
@@ -160,9 +157,7 @@ def _row_order(name: str, decoder: DecoderConfig) -> NDArray[np.intp] | None:
     return rows.reshape(heads, decoder.head_dim // 2, 2).swapaxes(1, 2).ravel()
 
 
-def _dequantized(
-    source: GgufFile, name: str, order: NDArray[np.intp] | None
-) -> Iterator[NDArray[np.float32]]:
+def _dequantized(source: GgufFile, name: str, order: NDArray[np.intp] | None) -> Iterator[NDArray[np.float32]]:
     """Give a tensor in parts of whole rows, little endian."""
     shape = source.tensors[name].shape
     rows, step = prod(shape[:-1]), max(1, _CHUNK_VALUES // shape[-1])

@@ -49,22 +49,16 @@ class GgufFile:
         self.path = path
         with path.open("rb") as file:
             if file.read(4) != _MAGIC:
-                raise MalformedBytes(
-                    f"{path} is not a GGUF file", hint="or give the folder of a model", path=str(path)
-                )
+                raise MalformedBytes(f"{path} is not a GGUF file", hint="or give the folder of a model", path=str(path))
             self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self._at = 4
         self._items_left = MAX_ITEMS
         version = self._number("<I")
         if version not in _VERSIONS:
-            raise UnsupportedFormat(
-                f"{path} is GGUF version {version}, this program reads 2 and 3", path=str(path)
-            )
+            raise UnsupportedFormat(f"{path} is GGUF version {version}, this program reads 2 and 3", path=str(path))
         tensor_count, field_count = self._number("<Q"), self._number("<Q")
         if tensor_count > MAX_TENSORS or field_count > MAX_FIELDS:
-            raise LimitExceeded(
-                f"{path} claims {tensor_count} tensors and {field_count} fields", path=str(path)
-            )
+            raise LimitExceeded(f"{path} claims {tensor_count} tensors and {field_count} fields", path=str(path))
         self.metadata: dict[str, Any] = {}
         for _ in range(field_count):
             name = self._string()

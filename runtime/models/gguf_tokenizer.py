@@ -155,26 +155,14 @@ def _added_tokens(metadata: Mapping[str, Any], tokens: list[str]) -> list[dict[s
 
 def _post_processor(metadata: Mapping[str, Any], tokens: list[str], add_bos: bool) -> dict[str, Any]:  # noqa: FBT001
     special = special_tokens(metadata)
-    before = (
-        [special["bos_token"]]
-        if metadata.get(_KEY + "add_bos_token", add_bos) and "bos_token" in special
-        else []
-    )
-    after = (
-        [special["eos_token"]]
-        if metadata.get(_KEY + "add_eos_token", False) and "eos_token" in special
-        else []
-    )
+    before = [special["bos_token"]] if metadata.get(_KEY + "add_bos_token", add_bos) and "bos_token" in special else []
+    after = [special["eos_token"]] if metadata.get(_KEY + "add_eos_token", False) and "eos_token" in special else []
 
     def template(sequences: str) -> list[dict[str, Any]]:
-        marks = [
-            [{"SpecialToken": {"id": token, "type_id": 0}} for token in side] for side in (before, after)
-        ]
+        marks = [[{"SpecialToken": {"id": token, "type_id": 0}} for token in side] for side in (before, after)]
         return [*marks[0], *({"Sequence": {"id": part, "type_id": 0}} for part in sequences), *marks[1]]
 
-    used = {
-        token: {"id": token, "ids": [tokens.index(token)], "tokens": [token]} for token in (*before, *after)
-    }
+    used = {token: {"id": token, "ids": [tokens.index(token)], "tokens": [token]} for token in (*before, *after)}
     return {
         "type": "TemplateProcessing",
         "single": template("A"),

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from ...cybergraph.cid import Cid
 from ...cybergraph.errors import Corrupt, CyberKVError, UnsupportedFormat
+from ...cybergraph.identity import digest
 from ...cybergraph.nodes import Model
 from .files import read_json
 
@@ -26,6 +27,17 @@ class ModelRecord:
     """What was registered: a safetensors folder or a GGUF file."""
     gguf: str | None
     """`blake3:<hex>` of the GGUF file; None for a folder."""
+    tokenizer_file: str | None
+    """`blake3:<hex>` of the bytes of `tokenizer.json`: while they are the same, its canonical form need not be
+    made to know its digest."""
+
+
+def tokenizer_file_digest(folder: Path) -> str | None:
+    """Hash the bytes of a folder's `tokenizer.json`; None if it has none."""
+    try:
+        return digest((folder / "tokenizer.json").read_bytes())
+    except FileNotFoundError:
+        return None
 
 
 def write_record(path: Path, record: ModelRecord) -> None:
@@ -35,6 +47,7 @@ def write_record(path: Path, record: ModelRecord) -> None:
         "cid": str(record.cid),
         "source": str(record.source),
         "gguf": record.gguf,
+        "tokenizer_file": record.tokenizer_file,
         "identity": record.identity.encode().hex(),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -53,8 +66,8 @@ def read_record(path: Path) -> ModelRecord:
         if version == _VERSION:
             cid = Cid.parse(content["cid"])
             model = Model.decode(bytes.fromhex(content["identity"]), verify=cid)
-            gguf = content["gguf"]
-            return ModelRecord(path.stem, cid, model, Path(content["source"]), gguf and str(gguf))
+            gguf, tokenizer = (value and str(value) for value in (content["gguf"], content["tokenizer_file"]))
+            return ModelRecord(path.stem, cid, model, Path(content["source"]), gguf, tokenizer)
     except (CyberKVError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise Corrupt(
             f"{path} is not a model record: {error}",

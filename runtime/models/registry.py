@@ -22,7 +22,7 @@ from ..geometry import Geometry, KvDtype
 from .config import DecoderConfig
 from .files import read_json
 from .identity import ABSENT, identity
-from .record import ModelRecord, read_record, write_record
+from .record import ModelRecord, read_record, tokenizer_file_digest, write_record
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -87,9 +87,7 @@ class Registry:
                 name=name[:120],
             )
         if not source.exists():
-            raise NotFound(
-                f"no model at {source}", hint="give a safetensors folder or a GGUF file", path=str(source)
-            )
+            raise NotFound(f"no model at {source}", hint="give a safetensors folder or a GGUF file", path=str(source))
         gguf = _file_digest(source) if source.is_file() else None
         folder = self._folder(source, gguf)
         if not folder.exists():
@@ -98,7 +96,7 @@ class Registry:
         text = _load_text(folder)
         model = _identity(config, weights_digest(folder, config), text, dtype, block_size, leaf_hash)
         Geometry.from_model(model)
-        record = ModelRecord(name, model.cid(), model, source, gguf)
+        record = ModelRecord(name, model.cid(), model, source, gguf, tokenizer_file_digest(folder))
         self._check_name(record)
         write_record(self._path(name), record)
         return record
@@ -160,11 +158,17 @@ class Registry:
 
         Raises `IdentityMismatch` if the tokenizer is not what was registered.
         """
-        text = _load_text(self._folder(record.source, record.gguf))
+        folder = self._folder(record.source, record.gguf)
+        same_file = record.tokenizer_file is not None and tokenizer_file_digest(folder) == record.tokenizer_file
+        text = _load_text(folder, known_digest=record.identity.tokenizer if same_file else None)
         got = ABSENT if text is None else text.digest
         if got != record.identity.tokenizer:
             raise _changed(record, "tokenizer", record.identity.tokenizer, got)
         return text
+
+    def weights_folder(self, record: ModelRecord) -> Path:
+        """Give the safetensors folder of a model: its source, or what its GGUF file was converted to."""
+        return self._folder(record.source, record.gguf)
 
     def _folder(self, source: Path, gguf: str | None) -> Path:
         if gguf is None:
@@ -174,7 +178,7 @@ class Registry:
     def _present_folder(self, record: ModelRecord) -> Path:
         """Where the present content of the source is; a GGUF file that was overwritten is converted again."""
         if record.gguf is None or not record.source.exists():
-            return self._folder(record.source, record.gguf)
+            return self.weights_folder(record)
         folder = self._folder(record.source, _file_digest(record.source))
         if not folder.exists():
             _convert(record.source, folder, None)
@@ -214,10 +218,10 @@ def smollm2_source() -> Path:
     )
 
 
-def _load_text(folder: Path) -> "TextCodec | None":
+def _load_text(folder: Path, *, known_digest: str | None = None) -> "TextCodec | None":
     from .tokenizer import TextCodec
 
-    return TextCodec.load(folder)
+    return TextCodec.load(folder, known_digest=known_digest)
 
 
 def _convert(source: Path, folder: Path, progress: Progress | None) -> None:

@@ -15,8 +15,8 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from ...cybergraph.errors import Corrupt, LimitExceeded, Refused
+from .files import MAX_TEMPLATE_CHARS
 
-MAX_TEMPLATE_CHARS: Final = 1 << 20
 MAX_RENDERED_CHARS: Final = 1 << 26
 
 Message = Mapping[str, str]
@@ -32,9 +32,7 @@ class ChatTemplate:
 
     def __init__(self, source: str, variables: Mapping[str, str]) -> None:
         if len(source) > MAX_TEMPLATE_CHARS:
-            raise LimitExceeded(
-                f"the chat template is over {MAX_TEMPLATE_CHARS} characters", field="chat_template"
-            )
+            raise LimitExceeded(f"the chat template is over {MAX_TEMPLATE_CHARS} characters", field="chat_template")
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
         )
@@ -92,9 +90,7 @@ def _to_json(
     sort_keys: bool = False,  # noqa: FBT001, FBT002
 ) -> str:
     # jinja's own filter escapes for HTML, which a model would read as text.
-    return json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
-    )
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 class _Generation(Extension):

@@ -7,16 +7,19 @@ A model folder may hold `tokenizer.json` (of the `tokenizers` library), special 
 
 import json
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from tokenizers import Tokenizer
 
 from ...cybergraph.errors import Corrupt, LimitExceeded, UnsupportedModel
 from ...cybergraph.identity import digest
-from .files import read_json
+from .files import MAX_TEMPLATE_CHARS, read_json
 from .identity import ABSENT
-from .template import MAX_TEMPLATE_CHARS, ChatTemplate, Message
+
+if TYPE_CHECKING:
+    from .template import ChatTemplate, Message
 
 _SPECIAL_TOKENS: Final = (
     "bos_token",
@@ -38,11 +41,11 @@ class TextCodec:
     """Tokenizer and chat template of one model."""
 
     def __init__(
-        self, tokenizer: Tokenizer, *, digest: str, template: ChatTemplate | None, template_digest: str,
-        eos_ids: frozenset[int],
+        self, tokenizer: Tokenizer, *, digest: str, template: tuple[str, dict[str, str]] | None,
+        template_digest: str, eos_ids: frozenset[int],
     ) -> None:  # fmt: skip
         self._tokenizer = tokenizer
-        self._template = template
+        self._source = template
         self.digest = digest
         """`blake3:<hex>` of `tokenizer.json` in canonical form."""
         self.template_digest = template_digest
@@ -51,31 +54,44 @@ class TextCodec:
         """Tokens that end an answer."""
 
     @classmethod
-    def load(cls, folder: Path) -> Self | None:
-        """Read the tokenizer of a folder; None if it has none. Raises `Corrupt` or `LimitExceeded`."""
+    def load(cls, folder: Path, *, known_digest: str | None = None) -> Self | None:
+        """Read the tokenizer of a folder; None if it has none. Raises `Corrupt` or `LimitExceeded`.
+
+        With `known_digest`, the caller knows the digest of this very file and that all of this was read once
+        before: the digest is not computed, and the chat template is compiled when it is used.
+        """
         path = folder / "tokenizer.json"
         if not path.exists():
             return None
-        content = read_json(path)
-        if not isinstance(content, dict):
-            raise Corrupt(f"{path} is not a map", path=str(path))
-        # Settings of a training run: they would cut or pad what a person asks to encode.
-        content.update(truncation=None, padding=None)
-        canonical = json.dumps(content, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+        canonical = _canonical(path) if known_digest is None else None
         try:
-            tokenizer = Tokenizer.from_str(canonical)
+            tokenizer = Tokenizer.from_file(str(path)) if canonical is None else Tokenizer.from_str(canonical)
         except Exception as error:  # the library raises nothing narrower
             raise Corrupt(f"{path} is not a tokenizer: {error}", path=str(path)) from error
+        # Settings of a training run: they would cut or pad what a person asks to encode.
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
         settings = _optional_json(folder / "tokenizer_config.json")
         special = _special_tokens(settings)
         source = _template_source(folder, settings)
-        return cls(
+        codec = cls(
             tokenizer,
-            digest=digest(canonical.encode()),
-            template=None if source is None else ChatTemplate(source, special),
+            digest=known_digest or digest(canonical.encode()),
+            template=None if source is None else (source, special),
             template_digest=ABSENT if source is None else digest(source.encode()),
             eos_ids=_eos_ids(folder, tokenizer, special),
         )
+        if known_digest is None:
+            _ = codec._template
+        return codec
+
+    @cached_property
+    def _template(self) -> "ChatTemplate | None":
+        if self._source is None:
+            return None
+        from .template import ChatTemplate
+
+        return ChatTemplate(*self._source)
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """Turn text into tokens.
@@ -93,7 +109,7 @@ class TextCodec:
         """Start to decode tokens as they come."""
         return TextStream(self, special=special)
 
-    def render(self, messages: Sequence[Message], *, generate: bool = True) -> str:
+    def render(self, messages: Sequence["Message"], *, generate: bool = True) -> str:
         """Write a conversation as the model learnt to read it; with `generate`, opened for the next answer.
 
         Without a chat template it is plain text: the contents as paragraphs, after what the tokenizer puts
@@ -163,6 +179,14 @@ class TextStream:
 
     def _decode(self, tokens: Sequence[int]) -> str:
         return self._codec.decode(tokens, special=self._special)
+
+
+def _canonical(path: Path) -> str:
+    content = read_json(path)
+    if not isinstance(content, dict):
+        raise Corrupt(f"{path} is not a map", path=str(path))
+    content.update(truncation=None, padding=None)
+    return json.dumps(content, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
 
 def _optional_json(path: Path) -> dict[str, Any]:

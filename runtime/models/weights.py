@@ -26,6 +26,9 @@ _NAMES: Final = {dtype: name for name, dtype in DTYPES.items()}
 
 INDEX_FILE: Final = "model.safetensors.index.json"
 
+_ADAPTER: Final = "adapter_config.json"
+"""transformers applies an adapter that lies beside the weights without being asked."""
+
 _ALIGNMENT_BYTES: Final = 64
 _EMBEDDINGS: Final = "model.embed_tokens.weight"
 _HEAD: Final = "lm_head.weight"
@@ -55,9 +58,7 @@ def expected_tensors(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
             "self_attn.k_norm.weight": (config.head_dim,),
         }
     shapes: dict[str, tuple[int, ...]] = {
-        f"model.layers.{index}.{name}": shape
-        for index in range(config.num_layers)
-        for name, shape in layer.items()
+        f"model.layers.{index}.{name}": shape for index in range(config.num_layers) for name, shape in layer.items()
     }
     shapes |= {_EMBEDDINGS: (config.vocab_size, hidden), "model.norm.weight": (hidden,)}
     if not config.tied_embeddings:
@@ -88,9 +89,7 @@ def _stored(folder: Path, config: DecoderConfig) -> dict[str, Tensor]:
         where = _locate(folder, files)
         for name, shape in expected_tensors(config).items():
             if name not in where:
-                raise Corrupt(
-                    f"{folder}: tensor {name} is missing", hint="the download may be incomplete", tensor=name
-                )
+                raise Corrupt(f"{folder}: tensor {name} is missing", hint="the download may be incomplete", tensor=name)
             stored[name] = _read(where[name], name, shape)
         _refuse_unexpected(where, stored, config)
     return stored
@@ -98,6 +97,13 @@ def _stored(folder: Path, config: DecoderConfig) -> dict[str, Tensor]:
 
 def _locate(folder: Path, files: ExitStack) -> dict[str, Any]:
     """Map each tensor name to the open file that holds it."""
+    if (folder / _ADAPTER).exists():
+        raise UnsupportedModel(
+            f"{folder} holds an adapter, which would be left out",
+            hint="merge it into the weights, or move its files to another folder",
+            field="adapters",
+            got=_ADAPTER,
+        )
     index = folder / INDEX_FILE
     where: dict[str, Any] = {}
     for path in _shards(folder, read_json(index)) if index.exists() else sorted(folder.glob("*.safetensors")):

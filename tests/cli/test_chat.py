@@ -1,5 +1,6 @@
 """`chat`: a dialogue over a pipe."""
 
+from cyberkv.cli.text import plain
 from tests.cli.conftest import Command
 
 SHORT = ("--max-tokens", 6)
@@ -24,7 +25,7 @@ def test_a_dialogue_is_the_same_as_runs_that_go_on(cyberkv: Command) -> None:
 def test_a_person_sees_only_answers_on_stdout(cyberkv: Command) -> None:
     turns = cyberkv("--json", "chat", *SHORT, stdin="Hello\nMore\n").lines
     result = cyberkv("chat", *SHORT, stdin="Hello\nMore\n/quit\nnever\n")
-    assert result.stdout.split() == "\n".join(turn["text"] for turn in turns).split()
+    assert result.stdout.split() == plain("\n".join(turn["text"] for turn in turns)).split()
     assert "/quit" in result.stderr
     assert cyberkv("-q", "chat", *SHORT, stdin="Hello\n").stderr == ""
 

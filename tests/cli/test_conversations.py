@@ -89,9 +89,7 @@ def test_without_its_model_a_walk_has_no_text(story: Command) -> None:
     assert all("text" not in block for block in blocks)
 
 
-def test_a_tokenizer_that_changed_gives_no_text_and_says_so(
-    cyberkv: Command, add_tiny: Callable[..., Path]
-) -> None:
+def test_a_tokenizer_that_changed_gives_no_text_and_says_so(cyberkv: Command, add_tiny: Callable[..., Path]) -> None:
     folder = add_tiny("other", seed=3)
     cyberkv("model", "add", folder)
     cyberkv("prefill", "-", "--model", "other", "--name", "told", stdin=STORY)

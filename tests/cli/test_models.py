@@ -47,9 +47,7 @@ def test_a_model_is_found_by_name_cid_beginning_and_conversation(story: Command)
     assert "not a model" in story.error(4, "model", "show", block)["message"]
 
 
-def test_diff_names_each_differing_axis_with_both_values(
-    cyberkv: Command, add_tiny: Callable[..., Path]
-) -> None:
+def test_diff_names_each_differing_axis_with_both_values(cyberkv: Command, add_tiny: Callable[..., Path]) -> None:
     cyberkv("model", "add", add_tiny("other", seed=1, rope_theta=500_000.0), "--block-size", "8")
     differs = {each["field"]: each for each in cyberkv.json("model", "diff", "tiny", "other")["differs"]}
     assert set(differs) >= {"weights", "block_size"}

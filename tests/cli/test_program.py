@@ -15,8 +15,8 @@ from tests.cli.conftest import Command
 
 READING = [
     "list", "log x", "show x", "walk x", "diff a b", "find x", "stats", "fsck", "fsck --repair", "fork x --at 1",
-    "index rebuild", "model list", "model show x", "model diff a b", "size x 1", "why x", "run x", "chat",
-    "run x --from y", "prefill /nonexistent",
+    "index rebuild", "model list", "model show x", "model diff a b", "size x 1", "why x", "run x",
+    "chat", "run x --from y", "prefill /nonexistent",
 ]  # fmt: skip
 
 
@@ -49,9 +49,7 @@ def test_the_home_comes_from_the_environment_unless_it_is_given(
     assert result.exit_code == 3
 
 
-def test_the_home_is_else_the_data_folder_of_the_platform(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_home_is_else_the_data_folder_of_the_platform(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     result = CliRunner().invoke(cli, ["list", "--json"])
     assert json.loads(result.stdout)["error"]["home"] == str(tmp_path / "cyberkv")

@@ -1,10 +1,14 @@
 """`prefill` and `run`: what is recorded, reused and reported."""
 
+import itertools
+import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from cyberkv.runtime.live import Live
 from tests.cli.conftest import STORY, Command
 
 KEYS = {
@@ -159,3 +163,50 @@ def test_a_damaged_leaf_is_a_miss_with_its_name_and_no_wedge(story: Command) -> 
     # Computed again, the block is the same; a control is untouched by all this.
     assert story.json("prefill", "-", stdin=STORY)["tokens_reused"] == 80
     assert story("fsck").exit_code == 0
+
+
+LONG = "The sea was calm and the night was long, and nobody spoke for a while. " * 20
+
+
+def interrupt_at(monkeypatch: pytest.MonkeyPatch, method: str, call: int) -> None:
+    """Let Ctrl-C arrive in the middle of the given call of a method of `Live`."""
+    original, calls = getattr(Live, method), itertools.count()
+
+    def interrupted(*args: Any, **options: Any) -> Any:
+        if next(calls) == call:
+            signal.raise_signal(signal.SIGINT)
+        return original(*args, **options)
+
+    monkeypatch.setattr(Live, method, interrupted)
+
+
+def test_ctrl_c_between_tokens_records_the_answer_so_far(cyberkv: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = cyberkv.json("run", "Hello", "--max-tokens", 9, "--name", "whole")
+    interrupt_at(monkeypatch, "decode", 3)
+    result = cyberkv("run", "Hello", "--max-tokens", 9, "--name", "part", "--json", ok=False)
+    assert result.exit_code == 130
+    part = result.json
+    assert (part["interrupted"], whole["interrupted"]) == (True, False)
+    assert (part["tokens_generated"], whole["tokens_generated"]) == (4, 9)
+    assert whole["text"].startswith(part["text"].rstrip("\ufffd"))
+    assert cyberkv.json("show", "part")["cid"] == part["root"]
+    assert cyberkv.json("diff", "whole", "part")["common_tokens"] == part["tokens_total"]
+    assert cyberkv("fsck").exit_code == 0
+
+
+def test_ctrl_c_while_prefilling_records_whole_chunks(cyberkv: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupt_at(monkeypatch, "_prefill", 1)
+    result = cyberkv("prefill", "-", "--name", "long", "--json", stdin=LONG, ok=False)
+    assert result.exit_code == 130
+    assert (result.json["tokens_total"], result.json["interrupted"]) == (1024, True)
+    whole = cyberkv.json("prefill", "-", "--name", "long", stdin=LONG)
+    assert (whole["tokens_reused"], whole["tokens_total"]) == (1024, len(LONG))
+
+
+def test_ctrl_c_in_a_chat_ends_it_and_keeps_the_turn(cyberkv: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupt_at(monkeypatch, "decode", 5)
+    result = cyberkv("chat", "--max-tokens", 4, "--json", stdin="One\nTwo\nThree\n", ok=False)
+    assert result.exit_code == 130
+    assert [turn["interrupted"] for turn in result.lines] == [False, True]
+    assert cyberkv.json("show", "chat")["cid"] == result.lines[1]["root"]
+    assert "kept as chat" in result.stderr

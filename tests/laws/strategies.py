@@ -56,9 +56,7 @@ def of(kind: Kind) -> st.SearchStrategy[Any]:
         case Link():
             return cids(kind.codec)
         case Tokens():
-            return st.lists(st.integers(0, MOST_TOKEN), min_size=kind.least, max_size=min(kind.most, 20)).map(
-                tuple
-            )
+            return st.lists(st.integers(0, MOST_TOKEN), min_size=kind.least, max_size=min(kind.most, 20)).map(tuple)
         case Links():
             return st.lists(cids(kind.codec), min_size=kind.least, max_size=min(kind.most, 5)).map(tuple)
         case Listing():

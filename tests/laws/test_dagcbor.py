@@ -132,9 +132,7 @@ def is_lax(value: Any) -> bool:
 
 
 @given(st.sampled_from(sorted(NODES)), damage)
-def test_damaged_nodes_are_accepted_only_where_the_oracle_does(
-    name: str, steps: list[tuple[int, str, bytes]]
-) -> None:
+def test_damaged_nodes_are_accepted_only_where_the_oracle_does(name: str, steps: list[tuple[int, str, bytes]]) -> None:
     data = damaged(NODES[name].encode(), steps)
     ours, theirs = outcome(decode, data), outcome(cbrrr_decode, data)
     assert isinstance(ours, tuple) == (isinstance(theirs, tuple) and not is_lax(theirs[0]))

@@ -38,9 +38,7 @@ def test_the_bytes_are_those_of_a_plain_map(node: Node) -> None:
 
 
 def as_map(record: Record) -> dict[str, Any]:
-    return {
-        field.name.rstrip("_"): plain(getattr(record, field.name), field.name) for field in fields(record)
-    }
+    return {field.name.rstrip("_"): plain(getattr(record, field.name), field.name) for field in fields(record)}
 
 
 def plain(value: Any, name: str) -> Any:
@@ -91,9 +89,7 @@ def linked(record: Record) -> list[Cid]:
     found = []
     for field in fields(record):
         kind, value = record.KINDS[field.name.rstrip("_")], getattr(record, field.name)
-        kind, values = (
-            (kind.kind, [value] if value is not None else []) if isinstance(kind, Maybe) else (kind, [value])
-        )
+        kind, values = (kind.kind, [value] if value is not None else []) if isinstance(kind, Maybe) else (kind, [value])
         if isinstance(kind, Listing):
             kind, values = kind.kind, [item for each in values for item in each]
         if isinstance(kind, Links):

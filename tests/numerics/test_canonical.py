@@ -1,11 +1,13 @@
 """The canonical rule: the same rows whatever the schedule, and a probe that notices where it does not hold."""
 
-from collections.abc import Callable, Sequence as Tokens
+from collections.abc import Callable
+from collections.abc import Sequence as Tokens
 
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, strategies as st
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from cyberkv.cybergraph.errors import UnsafeNumerics

@@ -109,6 +109,18 @@ def test_a_second_conversation_computes_only_its_own_suffix(shared: int, tiny_en
     assert second.blocks == cold.blocks
 
 
+def test_a_continuation_reuses_what_another_one_computed(tiny_engine: Engines) -> None:
+    engine = tiny_engine()
+    root = record(started(engine, TOKENS[:40]))
+    first, second = resume(engine, root), resume(engine, root)
+    first.append(TOKENS[40:140])
+    reused_before = second.counts.tokens_reused
+    second.append(TOKENS[40:140])
+    assert second.counts.tokens_reused - reused_before == 140 // SIZE * SIZE - 40
+    assert second.counts.tokens_computed == 140 % SIZE
+    assert torch.equal(first.next_logits(), second.next_logits())
+
+
 @pytest.mark.parametrize("changed_at", range(0, 64, 5))
 def test_changing_a_token_costs_everything_after_it(changed_at: int, tiny_engine: Engines) -> None:
     engine = tiny_engine()

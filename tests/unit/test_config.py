@@ -15,8 +15,7 @@ def configs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
     """`config.json` of each family as transformers writes it."""
     folder = tmp_path_factory.mktemp("configs")
     return {
-        family: json.loads((tiny_model(family, folder / family) / "config.json").read_text())
-        for family in FAMILIES
+        family: json.loads((tiny_model(family, folder / family) / "config.json").read_text()) for family in FAMILIES
     }
 
 
@@ -49,9 +48,7 @@ def test_shape_is_what_transformers_reads(family: str, configs: dict[str, dict[s
     if scaled == {"rope_type": "default"}:
         assert ours.rope_scaling == ()
     else:
-        assert {
-            name: text if name == "rope_type" else float(text) for name, text in ours.rope_scaling
-        } == scaled
+        assert {name: text if name == "rope_type" else float(text) for name, text in ours.rope_scaling} == scaled
 
 
 def test_layer_kinds_of_each_family(configs: dict[str, dict[str, Any]]) -> None:

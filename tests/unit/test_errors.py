@@ -9,9 +9,7 @@ import pytest
 from cyberkv.cybergraph import errors
 from cyberkv.cybergraph.errors import CyberKVError
 
-CLASSES = {
-    name: cls for name, cls in vars(errors).items() if inspect.isclass(cls) and issubclass(cls, CyberKVError)
-}
+CLASSES = {name: cls for name, cls in vars(errors).items() if inspect.isclass(cls) and issubclass(cls, CyberKVError)}
 LINE = re.compile(r"^    ([|` -]*)(\w+)(?: \((\w+)\))? +(\d+|exit)  (\S+)$", re.MULTILINE)
 
 

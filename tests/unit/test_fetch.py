@@ -345,7 +345,9 @@ LIES: dict[str, Lie] = {
     "no segments": lambda origin, root: rewritten(origin, root, segments=()),
     "more tokens than blocks": lambda origin, root: rewritten(origin, root, length=5 * BLOCK_SIZE + 1),
     "fewer blocks than links": lambda origin, root: rewritten(origin, root, length=4 * BLOCK_SIZE + 2),
-    "another block size": lambda origin, root: rewritten(origin, root, block_size=2 * BLOCK_SIZE, length=2, segments=()),
+    "another block size": lambda origin, root: rewritten(
+        origin, root, block_size=2 * BLOCK_SIZE, length=2, segments=()
+    ),
     "a block for a model": lambda origin, root: rewritten(
         origin, root, model=next(block_cids(origin, load_root(origin, root)))
     ),
@@ -414,9 +416,7 @@ def test_a_lie_about_what_is_here_is_refused_too(index: Index) -> None:
 
 
 @pytest.mark.parametrize("promise", [0, 1_000_000])
-def test_a_promise_that_its_leaves_exceed_is_refused_before_any_leaf_moves(
-    index: Index, promise: int
-) -> None:
+def test_a_promise_that_its_leaves_exceed_is_refused_before_any_leaf_moves(index: Index, promise: int) -> None:
     origin, root = conversation(blocks=1000, tail_tokens=0)
     assert load_root(origin, root).bytes > 1_000_000
     peer = StorePeer(origin)
@@ -431,5 +431,5 @@ def test_a_damaged_block_of_ones_own_is_said_so(index: Index) -> None:
     block = next(block_cids(store, load_root(store, root)))
     store.delete_many([block])
     store.put_many([(block, b"\xa0")], hashed=True)
-    with pytest.raises(CyberKVError, match="fsck|damaged"):
+    with pytest.raises(CyberKVError, match=r"damaged"):
         fetch(store, index, root, [])

@@ -37,9 +37,7 @@ def test_leaves_partition_a_block(shape: Geometry) -> None:
     assert layers == list(range(shape.num_layers))
     assert len(shape.leaf_layers) == shape.leaves_per_block
     assert sum(map(shape.leaf_bytes, range(shape.leaves_per_block))) == shape.block_bytes
-    assert (
-        shape.block_bytes == shape.block_size * shape.bytes_per_token == shape.num_layers * shape.layer_bytes
-    )
+    assert shape.block_bytes == shape.block_size * shape.bytes_per_token == shape.num_layers * shape.layer_bytes
 
 
 @given(shapes, st.integers(0, 100))
@@ -56,9 +54,7 @@ def test_size_is_what_counting_element_by_element_gives(shape: Geometry, tokens:
 
 
 @given(st.integers(1, 80), st.integers(1, 64), st.sampled_from((64, 128)), st.sampled_from((16, 64)))
-def test_group_is_the_largest_divisor_that_fits(
-    layers: int, heads: int, head_dim: int, block_size: int
-) -> None:
+def test_group_is_the_largest_divisor_that_fits(layers: int, heads: int, head_dim: int, block_size: int) -> None:
     count = layers_per_leaf(layers, heads, head_dim, block_size=block_size, dtype="bf16")
     layer_bytes = 2 * block_size * heads * head_dim * 2
     fitting = [n for n in range(1, layers + 1) if layers % n == 0 and n * layer_bytes <= TARGET_LEAF_BYTES]

@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,95 +21,10 @@ from cyberkv.runtime.models.gguf_file import GgufFile
 from cyberkv.runtime.models.registry import smollm2_source
 from cyberkv.runtime.models.tokenizer import TextCodec
 from tests.numerics.tiny import SPECIAL_TOKENS, tiny_model
+from tests.unit.gguf_files import MERGES, WORDS, Change, write_gguf
 
 FAMILIES = {"llama": "llama", "llama-untied": "llama", "llama-linear": "llama", "llama-llama3": "llama",
             "qwen2": "qwen2", "qwen3": "qwen3"}  # fmt: skip
-TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}"
-Change = Callable[[gguf.GGUFWriter, dict[str, Any]], None]
-
-
-def llama_factors(scaling: dict[str, float], base: float, head_dim: int) -> np.ndarray[Any, Any]:
-    """Frequency divisors of the llama3 rule, written from its definition."""
-    factors = []
-    for i in range(0, head_dim, 2):
-        wavelength = 2 * np.pi * base ** (i / head_dim)
-        ratio = scaling["original_max_position_embeddings"] / wavelength
-        smooth = np.clip(
-            (ratio - scaling["low_freq_factor"]) / (scaling["high_freq_factor"] - scaling["low_freq_factor"]),
-            0,
-            1,
-        )
-        factors.append(1 / ((1 - smooth) / scaling["factor"] + smooth))
-    return np.array(factors, np.float32)
-
-
-def write_gguf(
-    source: Path, path: Path, kind: str, *, quantised: bool = False, change: Change | None = None
-) -> Path:
-    """Write a safetensors folder as a GGUF file the way llama.cpp's converter does."""
-    config = json.loads((source / "config.json").read_text())
-    rope = config["rope_parameters"]
-    head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
-    writer = gguf.GGUFWriter(path, kind)
-    writer.add_block_count(config["num_hidden_layers"])
-    writer.add_context_length(config["max_position_embeddings"])
-    writer.add_embedding_length(config["hidden_size"])
-    writer.add_feed_forward_length(config["intermediate_size"])
-    writer.add_head_count(config["num_attention_heads"])
-    writer.add_head_count_kv(config["num_key_value_heads"])
-    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
-    writer.add_rope_freq_base(rope["rope_theta"])
-    writer.add_rope_dimension_count(head_dim)
-    writer.add_key_length(head_dim)
-    writer.add_value_length(head_dim)
-    writer.add_vocab_size(config["vocab_size"])
-    tensors: dict[str, Any] = dict(load_file(source / "model.safetensors"))
-    if rope["rope_type"] == "linear":
-        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
-        writer.add_rope_scaling_factor(rope["factor"])
-    if rope["rope_type"] == "llama3":
-        tensors["rope_freqs.weight"] = llama_factors(rope, rope["rope_theta"], head_dim)
-    names = gguf.get_tensor_name_map(getattr(gguf.MODEL_ARCH, kind.upper()), config["num_hidden_layers"])
-    add_byte_tokenizer(writer)
-    if change is not None:
-        change(writer, tensors)
-    for name, tensor in tensors.items():
-        heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}.get(
-            name.split(".")[-2] if "." in name else ""
-        )
-        if heads and kind in ("llama", "smollm3"):
-            tensor = tensor.reshape(heads, 2, -1, tensor.shape[-1]).swapaxes(1, 2).reshape(tensor.shape)
-        stored = names.get_name(name, try_suffixes=(".weight", ".bias")) or name
-        if quantised and tensor.ndim == 2:
-            kind_of_tensor = gguf.GGMLQuantizationType.Q8_0
-            writer.add_tensor(stored, gguf.quantize(tensor, kind_of_tensor), raw_dtype=kind_of_tensor)
-        else:
-            writer.add_tensor(stored, tensor)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
-
-
-MERGES = ["Ġ t", "h e", "Ġt he", "Ġ Ġ", "1 2", "12 3", "123 4"]
-WORDS = [
-    *sorted(pre_tokenizers.ByteLevel.alphabet()),
-    *SPECIAL_TOKENS,
-    *(merge.replace(" ", "") for merge in MERGES),
-]
-
-
-def add_byte_tokenizer(writer: gguf.GGUFWriter) -> None:
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("gpt-2")
-    writer.add_token_list(WORDS)
-    writer.add_token_types([3 if word in SPECIAL_TOKENS else 1 for word in WORDS])
-    writer.add_token_merges(MERGES)
-    writer.add_bos_token_id(256)
-    writer.add_eos_token_id(257)
-    writer.add_pad_token_id(257)
-    writer.add_chat_template(TEMPLATE)
 
 
 def expected_tokenizer(pre: list[pre_tokenizers.PreTokenizer]) -> Tokenizer:
@@ -168,7 +82,8 @@ def test_converted_tensors_lie_aligned(sources: dict[str, Path], tmp_path: Path)
 
 
 TEXTS = (
-    "the then  the\n the 12345 a  7\n\n 8", "It's don't I'LL", "naïve café 世界 🎉\u200d", "<|user|>the<|end|>",
+    "the then  the\n the 12345 a  7\n\n 8", "It's don't I'LL", "naïve café 世界 🎉\u200d",
+    "<|user|>the<|end|>",
     "\t\ttabs  and   spaces   ", "x = foo(bar, 42) # ok", "1,234.5e-6 ½ ②",
 )  # fmt: skip
 PLAIN = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -209,10 +124,7 @@ def test_text_is_split_as_the_file_says(
 def test_splits_differ() -> None:
     """The control of the test above: the texts tell the rules apart."""
     rules = [[PLAIN], [pre_tokenizers.Digits(individual_digits=True), PLAIN], [regex(r"\p{N}{1,3}"), UNSPLIT]]
-    assert (
-        len({tuple(tuple(expected_tokenizer(rule).encode(text).ids) for text in TEXTS) for rule in rules})
-        == 3
-    )
+    assert len({tuple(tuple(expected_tokenizer(rule).encode(text).ids) for text in TEXTS) for rule in rules}) == 3
 
 
 def test_sentencepiece_vocabulary(sources: dict[str, Path], tmp_path: Path) -> None:
@@ -242,9 +154,7 @@ def test_sentencepiece_vocabulary(sources: dict[str, Path], tmp_path: Path) -> N
         writer.add_eos_token_id(2)
         writer.add_unk_token_id(0)
 
-    convert(
-        write_gguf(sources["llama"], tmp_path / "m.gguf", "llama", change=pieces_instead), tmp_path / "out"
-    )
+    convert(write_gguf(sources["llama"], tmp_path / "m.gguf", "llama", change=pieces_instead), tmp_path / "out")
     codec = load_text(tmp_path / "out")
     the = pieces.index("▁the")
     assert codec.encode("the the") == [1, the, the]
@@ -314,9 +224,7 @@ def test_what_would_be_computed_wrongly_is_refused_by_name(
 
 
 def test_missing_tensor_is_named(sources: dict[str, Path], tmp_path: Path) -> None:
-    path = write_gguf(
-        sources["llama"], tmp_path / "m.gguf", "llama", change=set_value("llama.block_count", 4)
-    )
+    path = write_gguf(sources["llama"], tmp_path / "m.gguf", "llama", change=set_value("llama.block_count", 4))
     with pytest.raises(Corrupt, match=r"blk\.3"):
         convert(path, tmp_path / "out")
 
@@ -396,9 +304,7 @@ def test_lying_counts_are_typed_errors(content: bytes, tmp_path: Path) -> None:
 
 def test_tensors_that_share_bytes_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"
-    infos = b"".join(
-        text(str(at).encode()) + number(1, 4) + number(16) + number(0, 4) + number(0) for at in range(100)
-    )
+    infos = b"".join(text(str(at).encode()) + number(1, 4) + number(16) + number(0, 4) + number(0) for at in range(100))
     path.write_bytes(HEAD + number(100) + number(0) + infos + bytes(96))
     with pytest.raises(Corrupt, match="overlap"):
         GgufFile(path)
@@ -442,14 +348,12 @@ def test_the_real_model_is_converted_as_transformers_does(tmp_path: Path) -> Non
     assert all(np.array_equal(ours[name], theirs[name].numpy()) for name in ours)
     codec = load_text(tmp_path / "out")
     tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
-    corpus = [*TEXTS[1:], *(path.read_text() for path in sorted(Path("docs").glob("*.md")))]
+    corpus = [*TEXTS, *(path.read_text() for path in sorted(Path(__file__).parents[2].glob("docs/*.md")))]
     for passage in corpus:
-        single = re.sub(r"\s+(\d)", r" \1", passage)  # see below
-        assert codec.encode(single) == tokenizer(single)["input_ids"]
-    # The file says `smollm`: digits one by one, before words. transformers 5.24 splits by GPT-2's rule here.
-    assert codec.encode("a  7") == [81, 216, 216, 39] != tokenizer("a  7")["input_ids"]
+        text_of_one_kind = re.sub(r"\s+(?=\d)|[½②]", " ", passage)  # see below
+        assert codec.encode(text_of_one_kind) == tokenizer(text_of_one_kind)["input_ids"]
+    # The file says `smollm`: numbers one by one, before words. transformers 5.24 splits by GPT-2's rule here.
+    assert codec.encode("a  7") == [81, 256, 39] != tokenizer("a  7")["input_ids"]
     assert codec.encode("Hello world! 123") == [19556, 905, 17, 216, 33, 34, 35]
     messages = [{"role": "user", "content": "Hi"}]
-    assert codec.render(messages) == tokenizer.apply_chat_template(
-        messages, tokenize=False, add_generation_prompt=True
-    )
+    assert codec.render(messages) == tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)

@@ -95,11 +95,7 @@ def test_flips_of_other_nodes_never_escape_the_error_tree(name: str) -> None:
 
 
 def flips(data: bytes) -> list[bytes]:
-    return [
-        data[:at] + bytes((data[at] ^ 1 << bit,)) + data[at + 1 :]
-        for at in range(len(data))
-        for bit in range(8)
-    ]
+    return [data[:at] + bytes((data[at] ^ 1 << bit,)) + data[at + 1 :] for at in range(len(data)) for bit in range(8)]
 
 
 def expect_refused(data: bytes, error: type[CyberKVError], verified: bool) -> None:

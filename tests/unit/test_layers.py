@@ -9,9 +9,7 @@ import pytest
 
 TOP = Path(__file__).parents[2]
 ROOMS = ("cybergraph", "runtime", "cli")
-FILES = sorted(
-    path for folder in (*ROOMS, "tests", "benchmarks", "fixtures") for path in (TOP / folder).rglob("*.py")
-)
+FILES = sorted(path for folder in (*ROOMS, "tests", "benchmarks", "fixtures") for path in (TOP / folder).rglob("*.py"))
 PACKAGE_FILES = [path for path in FILES if path.relative_to(TOP).parts[0] in ROOMS]
 MOST_LINES, MOST_LINES_MEDIAN = 400, 120
 
@@ -57,9 +55,7 @@ def test_cybergraph_knows_no_tensors(path: Path) -> None:
 
 
 def test_control_the_import_finder_finds() -> None:
-    source = (
-        "import a.b, runtime\nfrom torch.nn import x\nfrom . import c\ndef f():\n    import numpy as np\n"
-    )
+    source = "import a.b, runtime\nfrom torch.nn import x\nfrom . import c\ndef f():\n    import numpy as np\n"
     assert [*imports(source)] == ["a", "runtime", "torch", "numpy"]
     assert any("torch" in imports(path.read_text()) for path in PACKAGE_FILES)
 

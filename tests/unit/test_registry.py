@@ -26,7 +26,7 @@ from cyberkv.cybergraph.errors import (
 from cyberkv.runtime.geometry import Geometry
 from cyberkv.runtime.models.registry import Registry, smollm2_source
 from tests.numerics.tiny import FAMILIES, tiny_model
-from tests.unit.test_gguf import write_gguf
+from tests.unit.gguf_files import write_gguf
 
 
 @pytest.fixture(scope="module")
@@ -166,9 +166,7 @@ def test_rope_factor_one_and_two_are_different_models(registry: Registry, source
 def test_what_does_not_reach_the_bytes_does_not_reach_the_identity(registry: Registry, source: Path) -> None:
     record = registry.add(source)
     edit_json(source / "config.json", use_cache=False, transformers_version="9", torch_dtype="float16")
-    save_file(
-        load_file(source / "model.safetensors"), source / "model.safetensors", metadata={"by": "another"}
-    )
+    save_file(load_file(source / "model.safetensors"), source / "model.safetensors", metadata={"by": "another"})
     moved = source.rename(source.with_name("moved"))
     assert registry.add(moved).cid == record.cid
     with pytest.raises(NotFound, match="tiny-llama is gone"):
@@ -267,9 +265,7 @@ def test_a_gguf_file_is_converted_once(registry: Registry, llama: Path, tmp_path
 def test_an_overwritten_gguf_file_is_noticed(registry: Registry, llama: Path, tmp_path: Path) -> None:
     path = write_gguf(llama, tmp_path / "m.gguf", "llama")
     record = registry.add(path)
-    write_gguf(
-        llama, path, "llama", change=lambda writer, _: writer.add_description("same model, another note")
-    )
+    write_gguf(llama, path, "llama", change=lambda writer, _: writer.add_description("same model, another note"))
     assert registry.load(record).cid == record.cid
     write_gguf(tiny_model("llama", tmp_path / "other", seed=1), path, "llama")
     with pytest.raises(IdentityMismatch) as caught:

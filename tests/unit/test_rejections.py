@@ -46,6 +46,4 @@ def test_control_the_same_readers_accept_good_bytes() -> None:
 def test_every_reader_and_many_rules_are_covered() -> None:
     assert {row["reader"] for row in ROWS} == set(READERS)
     assert len({(row["reader"], row["case"]) for row in ROWS}) > 300
-    assert len({row["hex"] for row in ROWS if row["reader"] == "node"}) == sum(
-        row["reader"] == "node" for row in ROWS
-    )
+    assert len({row["hex"] for row in ROWS if row["reader"] == "node"}) == sum(row["reader"] == "node" for row in ROWS)

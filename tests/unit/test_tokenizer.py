@@ -51,9 +51,7 @@ def piece_codec(tmp_path_factory: pytest.TempPathFactory) -> TextCodec:
     for piece in ["\u2581", "t", "h", "e", "a", "é", *("".join(merge) for merge in merges)]:
         vocab[piece] = len(vocab)
     tokenizer = Tokenizer(models.BPE(vocab, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True))  # noqa: S106
-    tokenizer.normalizer = normalizers.Sequence(
-        [normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")]
-    )
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
     steps = [
         decoders.Replace("\u2581", " "),
         decoders.ByteFallback(),
@@ -159,9 +157,7 @@ def test_end_tokens_come_from_every_file_that_names_them(folder: Path) -> None:
     assert load(folder).eos_ids == {257}
 
 
-@pytest.mark.parametrize(
-    "content", ["", "[]", "{}", '{"model": 1}', '{"version": "1.0", "model": {"type": "BPE"}}']
-)
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"model": 1}', '{"version": "1.0", "model": {"type": "BPE"}}'])
 def test_damaged_tokenizers_are_typed_errors(folder: Path, content: str) -> None:
     (folder / "tokenizer.json").write_text(content)
     with pytest.raises(Corrupt):
@@ -273,9 +269,7 @@ def test_endless_output_is_cut() -> None:
         ChatTemplate("x" * (1 << 20) + "x", {})
 
 
-@pytest.mark.parametrize(
-    "source", ["{% for %}", "{{ ", "{% include 'x' %}{% endif %}", "(" * 5 + "{{ " + "(" * 9000]
-)
+@pytest.mark.parametrize("source", ["{% for %}", "{{ ", "{% include 'x' %}{% endif %}", "(" * 5 + "{{ " + "(" * 9000])
 def test_templates_that_do_not_compile_are_typed_errors(source: str) -> None:
     with pytest.raises(Corrupt):
         ChatTemplate(source, {})

@@ -60,9 +60,7 @@ def test_tensors_are_the_stored_ones(family: str, folders: dict[str, Path]) -> N
 
 
 def test_equal_weights_have_equal_digests_and_others_not(folders: dict[str, Path], tmp_path: Path) -> None:
-    digests = [
-        digest_of(tiny_model("llama", tmp_path / str(at), seed=seed)) for at, seed in enumerate((0, 0, 1))
-    ]
+    digests = [digest_of(tiny_model("llama", tmp_path / str(at), seed=seed)) for at, seed in enumerate((0, 0, 1))]
     assert digests[0] == digests[1] == digest_of(folders["llama"])
     assert digests[2] != digests[0]
 
@@ -82,9 +80,7 @@ def test_digest_is_free_of_sharding_and_metadata(folders: dict[str, Path], tmp_p
     assert weights_digest(tmp_path, config) == digest_of(folder)
 
 
-def test_every_change_of_a_weight_changes_the_digest(
-    folders: dict[str, Path], changed: Callable[..., Path]
-) -> None:
+def test_every_change_of_a_weight_changes_the_digest(folders: dict[str, Path], changed: Callable[..., Path]) -> None:
     digest = digest_of(folders["llama"])
     assert digest_of(changed(lambda tensors: None)) == digest
     for name in load_file(folders["llama"] / FILE):
@@ -147,9 +143,7 @@ def test_wrong_shape_is_named_with_both_shapes(changed: Callable[..., Path]) -> 
     assert caught.value.data["got"] == [48, 64]
 
 
-@pytest.mark.parametrize(
-    "name", ["model.layers.0.self_attn.q_proj.bias", "model.layers.3.mlp.up_proj.weight", "x"]
-)
+@pytest.mark.parametrize("name", ["model.layers.0.self_attn.q_proj.bias", "model.layers.3.mlp.up_proj.weight", "x"])
 def test_unexpected_tensor_is_refused(name: str, changed: Callable[..., Path]) -> None:
     folder = changed(lambda tensors: tensors.update({name: torch.zeros(64)}))
     with pytest.raises(UnsupportedModel) as caught:
@@ -159,14 +153,10 @@ def test_unexpected_tensor_is_refused(name: str, changed: Callable[..., Path]) -
 
 def test_old_rotation_tables_are_ignored(folders: dict[str, Path], changed: Callable[..., Path]) -> None:
     name = "model.layers.0.self_attn.rotary_emb.inv_freq"
-    assert digest_of(changed(lambda tensors: tensors.update({name: torch.ones(8)}))) == digest_of(
-        folders["llama"]
-    )
+    assert digest_of(changed(lambda tensors: tensors.update({name: torch.ones(8)}))) == digest_of(folders["llama"])
 
 
-def test_a_head_beside_tied_embeddings_must_be_the_same(
-    folders: dict[str, Path], changed: Callable[..., Path]
-) -> None:
+def test_a_head_beside_tied_embeddings_must_be_the_same(folders: dict[str, Path], changed: Callable[..., Path]) -> None:
     def add_head(scale: float) -> Callable[[dict[str, Tensor]], None]:
         def add(tensors: dict[str, Tensor]) -> None:
             tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"] * scale
@@ -232,3 +222,11 @@ def test_a_tensor_in_two_files_is_refused(folders: dict[str, Path], tmp_path: Pa
         shutil.copy(folders["llama"] / FILE, tmp_path / f"{name}.safetensors")
     with pytest.raises(Corrupt, match="two files"):
         weights_digest(tmp_path, config_of(folders["llama"]))
+
+
+def test_an_adapter_beside_the_weights_is_refused(changed: Callable[..., Path]) -> None:
+    folder = changed(lambda tensors: None)
+    digest_of(folder)
+    (folder / "adapter_config.json").write_text("{}")
+    with pytest.raises(UnsupportedModel, match="adapter"):
+        digest_of(folder)

@@ -16,8 +16,10 @@ from cyberkv.cybergraph.peers import HttpPeer
 from cyberkv.cybergraph.peers.line import Patience
 from cyberkv.cybergraph.store import Store
 
-HASTY = Patience(connect_s=2.0, read_s=0.4, block_s=0.8, retries=1, wait_s=0.2)
-"""Short enough for a test that has to wait, long enough for a busy machine to answer at once."""
+CALM = Patience(connect_s=30, read_s=30, block_s=60, retries=1, wait_s=0.2)
+"""For servers that answer at once, on however busy a machine."""
+HASTY = Patience(connect_s=30, read_s=0.6, block_s=1.2, retries=1, wait_s=0.2)
+"""For servers that make a reader wait: the test waits this long, and no longer."""
 
 
 @dataclass
@@ -94,7 +96,11 @@ def publish(there: Index) -> Iterator[Callable[..., Served]]:
 
 
 @pytest.fixture
-def peer_at() -> Iterator[Callable[[str], HttpPeer]]:
-    """Open an impatient peer; closed at the end."""
+def peer_at() -> Iterator[Callable[..., HttpPeer]]:
+    """Open a peer, `peer_at(url, patience)`; closed at the end."""
     with ExitStack() as stack:
-        yield lambda url: stack.enter_context(HttpPeer(url, patience=HASTY))
+
+        def connect(url: str, patience: Patience = CALM) -> HttpPeer:
+            return stack.enter_context(HttpPeer(url, patience=patience))
+
+        yield connect

@@ -24,7 +24,7 @@ class Exchange:
         self.server = server
         self.connection = connection
         self.target = target
-        self.cid = Cid.parse(target.split("/")[2].split("?")[0])
+        self.cid = Cid.parse(target.split("/")[2].split("?", maxsplit=1)[0])
         self.is_car = "format=car" in target
 
     def send(self, data: bytes) -> None:

@@ -3,7 +3,7 @@
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,8 +15,6 @@ from cyberkv.cybergraph.errors import (
     BlockNotFound,
     CyberKVError,
     DigestMismatch,
-    LimitExceeded,
-    PeerError,
     PeerMisbehaved,
     PeerUnreachable,
     TruncatedCar,
@@ -28,10 +26,10 @@ from cyberkv.cybergraph.transfer import fetch
 from tests.wire.conftest import HASTY, Served
 from tests.wire.liar import CAR, Exchange, lying
 from tests.wire.synthetic import BLOCK_SIZE, LAYERS, ROW_BYTES, contents, conversation, record, sum_bytes
-from tests.wire.test_http_peer import BEHAVIOURS, Behave, drip, flipped, stall
+from tests.wire.test_http_peer import BEHAVIOURS, Behave, drip, flipped, patience_with, stall
 
 Publish = Callable[..., Served]
-PeerAt = Callable[[str], HttpPeer]
+PeerAt = Callable[..., HttpPeer]
 BLOCK_BYTES = BLOCK_SIZE * ROW_BYTES * LAYERS
 
 
@@ -93,7 +91,7 @@ def test_a_server_that_never_tells_the_truth(index: Index, peer_at: PeerAt, beha
     origin, root = conversation(blocks=3)
     store = MemoryStore()
     with lying(contents(origin, root), behave) as liar, pytest.raises(of_block) as caught:
-        fetch(store, index, root, [peer_at(liar.url)])
+        fetch(store, index, root, [peer_at(liar.url, patience_with(behaviour))])
     assert caught.value.exit_code in (3, 4, 7)
     assert caught.value.hint
     assert str(root) in str(caught.value)
@@ -123,7 +121,7 @@ def test_one_bad_leaf_keeps_the_good_ones(index: Index, peer_at: PeerAt, behavio
     victim = list(blocks)[-4]  # a leaf of the last block
     store = MemoryStore()
     with lying(blocks, only_for(victim, behave)) as liar, pytest.raises(of_block, match=str(victim)):
-        fetch(store, index, root, [peer_at(liar.url)])
+        fetch(store, index, root, [peer_at(liar.url, patience_with(behaviour))])
     kept = set(store.cids())
     assert root not in kept
     assert victim not in kept
@@ -149,6 +147,10 @@ def in_stream(change: Callable[[list[bytes]], bytes]) -> Behave:
     return behave
 
 
+def in_streams_only(behave: Behave) -> Behave:
+    return lambda talk: behave(talk) if talk.is_car else talk.honest()
+
+
 STRANGER = car_section(Cid.of(b"unasked", "raw", "blake3"), b"unasked")
 STREAMS: dict[str, tuple[Behave, str]] = {
     "a stranger first": (in_stream(lambda parts: b"".join([parts[0], STRANGER, *parts[1:]])), "not asked for"),
@@ -160,7 +162,8 @@ STREAMS: dict[str, tuple[Behave, str]] = {
     "a page": (lambda talk: talk.answer(b"<html>", "text/html") if talk.is_car else talk.honest(), "text/html"),
     "an error": (lambda talk: talk.head("500 No", content_length=0) if talk.is_car else talk.honest(), "status 500"),
     "a gateway's marker": (
-        in_stream(lambda parts: b"".join(parts[:4]) + b"[Gateway Error: CAR stream truncated, response is incomplete]"), "CAR"
+        in_stream(lambda parts: b"".join(parts[:4]) + b"[Gateway Error: CAR stream truncated, response is incomplete]"),
+        "CAR",
     ),
 }  # fmt: skip
 
@@ -176,7 +179,9 @@ def test_a_bad_stream_is_recorded_and_made_good(index: Index, peer_at: PeerAt, s
         streams = [target for target in liar.targets if "format=car" in target]
     assert contents(store, root) == blocks
     assert set(store.cids()) == set(blocks)
-    assert [(refusal.peer, refusal.cid) for refusal in report.refused] == [(liar.url, load_root(store, root).segments[0])]
+    assert [(refusal.peer, refusal.cid) for refusal in report.refused] == [
+        (liar.url, load_root(store, root).segments[0])
+    ]
     assert reason in report.refused[0].reason
     assert len(streams) == 1
 
@@ -228,8 +233,8 @@ def test_a_stream_cut_at_every_boundary(index: Index, peer_at: PeerAt) -> None:
 def test_a_stream_that_stalls_or_drips_is_left(index: Index, peer_at: PeerAt) -> None:
     origin, root = conversation(blocks=3)
     for slow in (stall, drip):
-        with lying(contents(origin, root), lambda talk: slow(talk) if talk.is_car else talk.honest()) as liar:
-            report = fetch(MemoryStore(), index, root, [peer_at(liar.url)])
+        with lying(contents(origin, root), in_streams_only(slow)) as liar:
+            report = fetch(MemoryStore(), index, root, [peer_at(liar.url, HASTY)])
         assert len(report.refused) == 1
 
 
@@ -271,7 +276,7 @@ def test_an_honest_peer_makes_good_for_a_lying_one(
 
     store = MemoryStore()
     with lying(blocks, first) as liar, lying(blocks) as honest:
-        report = fetch(store, index, root, [peer_at(liar.url), peer_at(honest.url)])
+        report = fetch(store, index, root, [peer_at(liar.url, patience_with(behaviour)), peer_at(honest.url)])
     assert contents(store, root) == blocks
     assert {refusal.peer for refusal in report.refused} == (set() if error is BlockNotFound else {liar.url})
     if lie_about == "everything" and error is not BlockNotFound:
@@ -289,7 +294,7 @@ def test_the_most_telling_reason_is_given(index: Index, peer_at: PeerAt) -> None
     ]
     for (one, two), error in reasons:
         with lying(blocks, one) as first, lying(blocks, two) as second, pytest.raises(error):
-            fetch(MemoryStore(), index, root, [peer_at(first.url), peer_at(second.url)])
+            fetch(MemoryStore(), index, root, [peer_at(first.url, HASTY), peer_at(second.url, HASTY)])
 
 
 # A fetch that is killed.
@@ -315,7 +320,9 @@ with DiskStore(home / "store") as store, Index(home / "index") as index, HttpPee
 
 @pytest.mark.parametrize("streams", [True, False])
 @pytest.mark.parametrize("kill_after", [5, 40, 80])
-def test_a_killed_fetch_goes_on_where_it_stopped(tmp_path: Path, peer_at: PeerAt, streams: bool, kill_after: int) -> None:
+def test_a_killed_fetch_goes_on_where_it_stopped(
+    tmp_path: Path, peer_at: PeerAt, streams: bool, kill_after: int
+) -> None:
     origin, root = conversation(blocks=30)
     blocks = contents(origin, root)
 
@@ -344,7 +351,7 @@ def test_a_killed_fetch_goes_on_where_it_stopped(tmp_path: Path, peer_at: PeerAt
         kept = set(store.cids())
         assert not store.has(root)
         assert kept < set(blocks)
-        assert len(kept) > 10 or kill_after < 40
+        assert len(kept) > 10 or kill_after < 80
         with lying(blocks, no_streams) as honest:
             report = fetch(store, index, root, [peer_at(honest.url)])
             asked = sorted(target for target in honest.targets if "format=raw" in target)

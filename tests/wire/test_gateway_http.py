@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -59,7 +59,7 @@ def public(store: MemoryStore, roots: list[Cid]) -> Cid:
 
 
 @pytest.fixture
-def ask(store: MemoryStore, public: Cid, publish: Callable[..., Served]) -> Iterator[Ask]:
+def ask(store: MemoryStore, public: Cid, publish: Callable[..., Served]) -> Ask:
     served = publish(store, public)
     address = served.url.removeprefix("http://")
 
@@ -69,7 +69,7 @@ def ask(store: MemoryStore, public: Cid, publish: Callable[..., Served]) -> Iter
             connection.request(method, target, headers=named)
             return Answer(connection.getresponse())
 
-    yield send
+    return send
 
 
 def test_a_raw_block(ask: Ask, store: MemoryStore, public: Cid) -> None:
@@ -193,7 +193,8 @@ def test_nothing_but_reading(ask: Ask, public: Cid, method: str) -> None:
 
 @pytest.mark.parametrize(
     ("path", "status"),
-    [("/", 404), ("/ipfs", 404), ("/ipfs/", 404), ("/ipfs/not-a-cid", 400), ("/ipfs/QmYwAPJzv5CZsnA625s3Xf2nemtYgPpHdWEz79ojWKtJDd", 400),
+    [("/", 404), ("/ipfs", 404), ("/ipfs/", 404), ("/ipfs/not-a-cid", 400),
+     ("/ipfs/QmYwAPJzv5CZsnA625s3Xf2nemtYgPpHdWEz79ojWKtJDd", 400),
      ("/ipfs/bafkqaa", 400), ("/ipfs/%00", 400), ("/ipfs/..%2f..%2fetc%2fpasswd", 404), (f"/ipfs/{ABSENT}/", 404),
      (f"/ipfs/{ABSENT}/kv/0", 404), ("/api/v0/id", 404), ("/ipns/x", 404)],
 )  # fmt: skip
@@ -222,9 +223,7 @@ def test_what_is_private_cannot_be_told_from_what_is_absent(ask: Ask, store: Mem
                 assert secret.body.replace(str(cid).encode(), b"") == nothing.body.replace(str(ABSENT).encode(), b"")
 
 
-def test_no_answer_names_anything_private(
-    ask: Ask, store: MemoryStore, roots: list[Cid], there: Index
-) -> None:
+def test_no_answer_names_anything_private(ask: Ask, store: MemoryStore, roots: list[Cid], there: Index) -> None:
     longer, public = roots
     there.set_head("my secret talk", longer, "2026-01-01T00:00:00Z")
     private = set(closure(store, longer)) - set(closure(store, public))
@@ -241,7 +240,7 @@ def test_no_answer_names_anything_private(
 def test_shared_blocks_of_a_private_conversation_are_public_by_the_other(
     ask: Ask, store: MemoryStore, roots: list[Cid]
 ) -> None:
-    longer, public = roots
+    longer, _ = roots
     first, *_, last = block_cids(store, load_root(store, longer))
     assert ask(f"/ipfs/{first}?format=raw").status == 200
     assert ask(f"/ipfs/{last}?format=raw").status == 404
@@ -307,7 +306,10 @@ with Index(Path(sys.argv[1])) as index:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_stop_the_server_cleanly(tmp_path: Path, number: signal.Signals) -> None:
     child = subprocess.Popen(
-        [sys.executable, "-c", SERVER, str(tmp_path / "index")], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", SERVER, str(tmp_path / "index")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     with child:
         assert child.stdout is not None

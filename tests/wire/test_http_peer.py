@@ -1,3 +1,4 @@
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
@@ -19,10 +20,10 @@ from cyberkv.cybergraph.errors import (
 )
 from cyberkv.cybergraph.gateway import build_app
 from cyberkv.cybergraph.index import Index
-from cyberkv.cybergraph.peers import HttpPeer
+from cyberkv.cybergraph.peers import HttpPeer, Patience
 from cyberkv.cybergraph.store import MemoryStore
 from tests.contracts.peer import PeerContract
-from tests.wire.conftest import HASTY, running
+from tests.wire.conftest import CALM, HASTY, running
 from tests.wire.liar import CAR, RAW, Exchange, Liar, lying
 from tests.wire.synthetic import contents, conversation
 
@@ -40,7 +41,7 @@ class TestShippedGateway(PeerContract):
         store = MemoryStore()
         store.put_many(blocks.items(), hashed=True)
         self.index.publish(root, blocks)
-        return HttpPeer(self.opened.enter_context(running(build_app(store, self.index))).url, patience=HASTY)
+        return HttpPeer(self.opened.enter_context(running(build_app(store, self.index))).url, patience=CALM)
 
 
 class TestPlainServer(PeerContract):
@@ -50,7 +51,7 @@ class TestPlainServer(PeerContract):
             yield
 
     def offer(self, blocks: Mapping[Cid, bytes], root: Cid) -> HttpPeer:
-        return HttpPeer(self.opened.enter_context(lying(blocks)).url, patience=HASTY)
+        return HttpPeer(self.opened.enter_context(lying(blocks)).url, patience=CALM)
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +125,9 @@ BEHAVIOURS: dict[str, tuple[Behave, type[CyberKVError], type[CyberKVError]]] = {
     "sends nothing": (lambda talk: talk.answer(b""), DigestMismatch, TruncatedCar),
     "sends a page": (lambda talk: talk.answer(b"<html>", "text/html"), PeerMisbehaved, PeerMisbehaved),
     "sends a page as a block": (lambda talk: talk.answer(b"<html>" * 99), DigestMismatch, MalformedCar),
-    "swaps the formats": (lambda talk: talk.answer(talk.body(), RAW if talk.is_car else CAR), PeerMisbehaved, PeerMisbehaved),
+    "swaps the formats": (
+        lambda talk: talk.answer(talk.body(), RAW if talk.is_car else CAR), PeerMisbehaved, PeerMisbehaved
+    ),
     "stalls": (stall, PeerUnreachable, PeerUnreachable),
     "never answers": (Exchange.hang, PeerUnreachable, PeerUnreachable),
     "drips": (drip, PeerUnreachable, PeerUnreachable),
@@ -139,17 +142,26 @@ BEHAVIOURS: dict[str, tuple[Behave, type[CyberKVError], type[CyberKVError]]] = {
     "fails": (lambda talk: talk.head("500 Oops", content_length=0), PeerUnreachable, PeerUnreachable),
     "forbids": (lambda talk: talk.head("403 No", content_length=0), PeerMisbehaved, PeerMisbehaved),
     "is busy": (lambda talk: talk.head("503 Busy", retry_after=0, content_length=0), PeerUnreachable, PeerUnreachable),
-    "is busy for long": (lambda talk: talk.head("429 Busy", retry_after=3600, content_length=0), PeerUnreachable, PeerUnreachable),
+    "is busy for long": (
+        lambda talk: talk.head("429 Busy", retry_after=3600, content_length=0), PeerUnreachable, PeerUnreachable
+    ),
     "has nothing": (lambda talk: talk.head("404 Not Found", content_length=0), BlockNotFound, BlockNotFound),
     "lost it": (lambda talk: talk.head("410 Gone", content_length=0), BlockNotFound, BlockNotFound),
 }  # fmt: skip
+
+
+SLOW = ("stalls", "never answers", "drips", "continues for ever")
+
+
+def patience_with(behaviour: str) -> Patience:
+    return HASTY if behaviour in SLOW else CALM
 
 
 @pytest.mark.parametrize("behaviour", BEHAVIOURS)
 def test_each_bad_answer_has_its_error(blocks: dict[Cid, bytes], behaviour: str) -> None:
     behave, of_block, of_graph = BEHAVIOURS[behaviour]
     root, leaf = next(iter(blocks)), last_leaf(blocks)
-    with lying(blocks, behave) as liar, HttpPeer(liar.url, patience=HASTY) as peer:
+    with lying(blocks, behave) as liar, HttpPeer(liar.url, patience=patience_with(behaviour)) as peer:
         got = []
         with pytest.raises(of_block):
             got.extend(peer.get_many([leaf]))
@@ -161,16 +173,15 @@ def test_each_bad_answer_has_its_error(blocks: dict[Cid, bytes], behaviour: str)
 
 
 def test_an_endless_answer_costs_no_more_than_a_block(blocks: dict[Cid, bytes]) -> None:
-    with lying(blocks, endless) as liar, HttpPeer(liar.url, patience=HASTY) as peer:
-        with pytest.raises(PeerMisbehaved):
-            list(peer.get_many([next(iter(blocks))]))
+    with lying(blocks, endless) as liar, HttpPeer(liar.url, patience=CALM) as peer, pytest.raises(PeerMisbehaved):
+        list(peer.get_many([next(iter(blocks))]))
     assert liar.sent_bytes < 32 << 20  # what the node may have, and what the kernel buffers on the way
 
 
 def test_nobody_there(blocks: dict[Cid, bytes]) -> None:
     with lying(blocks) as liar:
         url = liar.url
-    with HttpPeer(url, patience=HASTY) as peer, pytest.raises(PeerUnreachable, match=url):
+    with HttpPeer(url, patience=CALM) as peer, pytest.raises(PeerUnreachable, match=url):
         list(peer.get_many(list(blocks)))
 
 
@@ -185,7 +196,7 @@ def test_a_busy_peer_is_asked_again(blocks: dict[Cid, bytes]) -> None:
         else:
             talk.honest()
 
-    patience = replace(HASTY, wait_s=4)
+    patience = replace(CALM, wait_s=4)
     with lying(blocks, busy_once) as liar, HttpPeer(liar.url, patience=patience, sleep=slept.append) as peer:
         assert list(peer.get_many([leaf])) == [(leaf, blocks[leaf])]
     assert slept == [3.0]
@@ -196,7 +207,7 @@ def test_a_dropped_idle_connection_is_opened_again(blocks: dict[Cid, bytes]) -> 
         talk.honest()
         talk.connection.shutdown(2)  # without having said `Connection: close`
 
-    with lying(blocks, once) as liar, HttpPeer(liar.url, patience=HASTY, connections=1) as peer:
+    with lying(blocks, once) as liar, HttpPeer(liar.url, patience=CALM, connections=1) as peer:
         assert dict(peer.get_many(list(blocks))) == blocks
 
 
@@ -209,12 +220,10 @@ def test_connections_are_kept(blocks: dict[Cid, bytes]) -> None:
             return super().get_request()
 
     with Watching(blocks, Exchange.honest) as server:
-        import threading
-
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:
-            with HttpPeer(server.url, patience=HASTY, connections=2) as peer:
+            with HttpPeer(server.url, patience=CALM, connections=2) as peer:
                 assert dict(peer.get_many(list(blocks))) == blocks
                 with pytest.raises(BlockNotFound):
                     list(peer.get_many([Cid.of(b"", "raw", "blake3")]))
@@ -226,12 +235,10 @@ def test_connections_are_kept(blocks: dict[Cid, bytes]) -> None:
 
 
 def test_closing_stops_what_is_under_way(blocks: dict[Cid, bytes]) -> None:
-    patience = replace(HASTY, read_s=60, block_s=60)
+    patience = replace(CALM, read_s=60, block_s=60)
     with lying(blocks, Exchange.hang) as liar:
         peer = HttpPeer(liar.url, patience=patience)
         asking = peer.get_many(list(blocks))
-        import threading
-
         threading.Timer(0.3, peer.close).start()
         with pytest.raises(PeerUnreachable):
             list(asking)
@@ -239,6 +246,6 @@ def test_closing_stops_what_is_under_way(blocks: dict[Cid, bytes]) -> None:
 
 def test_urls_of_a_block_name_its_gateway(blocks: dict[Cid, bytes]) -> None:
     root = next(iter(blocks))
-    with lying(blocks) as liar, HttpPeer(f"{liar.url}/ipfs/{root}", patience=HASTY) as peer:
+    with lying(blocks) as liar, HttpPeer(f"{liar.url}/ipfs/{root}", patience=CALM) as peer:
         assert peer.name == liar.url
         assert dict(peer.get_many([root])) == {root: blocks[root]}

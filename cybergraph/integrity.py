@@ -1,0 +1,112 @@
+"""Integrity of one conversation: what its bytes and links prove, and nothing beyond.
+
+Checked: every block hashes to its CID; every node stands where the root says (model, block before, tokens, position,
+sizes of leaves); the index knows its blocks by the prefix keys of their tokens. Not checked: whether the model really
+gives these keys and values. That takes a recomputation.
+"""
+
+from dataclasses import dataclass, field
+
+from .chain import load_root, walk
+from .cid import Cid
+from .errors import BlockNotFound, Corrupt, CyberKVError
+from .index import Index
+from .nodes import Conversation, Model, links
+from .prefix import PrefixKey, prefix_key
+from .store.base import Store
+from .transfer.progress import SILENT, Progress
+from .transfer.shape import Shape, check_leaf
+
+
+@dataclass(slots=True)
+class Integrity:
+    """What a check went over and what did not pass."""
+
+    blocks: int = 0
+    """Nodes and leaves looked at, each once."""
+    bytes: int = 0
+    """Bytes that hash to their CIDs."""
+    bound: int = 0
+    """Blocks of the chain that stand in their place, counted up to the first that does not."""
+    indexed: int = 0
+    """Those of them that the index finds by their prefix key."""
+    failed: dict[Cid, str] = field(default_factory=dict)
+    """Block -> the first thing that is wrong with it."""
+
+    def fail(self, cid: Cid, reason: str) -> None:
+        """Note that a block did not pass."""
+        self.failed.setdefault(cid, reason)
+
+
+def check_integrity(store: Store, index: Index, root_cid: Cid, progress: Progress = SILENT) -> Integrity:
+    """Check everything a conversation needs; its parent is not looked at. Reads only.
+
+    Raises `BlockNotFound` where the root itself is not here; everything else that is wrong is in the result.
+    """
+    found = Integrity(blocks=1)
+    try:
+        root = load_root(store, root_cid)
+        found.bytes = store.size_bytes(root_cid) or 0
+    except Corrupt as error:
+        found.fail(root_cid, error.message)
+        return found
+    shape: Shape | None = None
+    try:
+        shape = Shape(root_cid, root, Model.decode(store.get(root.model)))
+        progress.phase("check", blocks_total=shape.nodes_and_leaves, bytes_total=shape.leaf_bytes)
+    except (BlockNotFound, Corrupt) as error:
+        found.fail(_named(error, root_cid), error.message)
+    _check_bytes(store, root_cid, root, found, progress)
+    try:
+        _check_places(store, index, root, shape, found)
+    except (BlockNotFound, Corrupt) as error:
+        found.fail(_named(error, root_cid), error.message)
+    return found
+
+
+def _check_bytes(store: Store, root_cid: Cid, root: Conversation, found: Integrity, progress: Progress) -> None:
+    """Hash everything below the root, as far as it can be reached."""
+    ahead = [root.model, *root.segments, *(root.tail.kv or ())][::-1]
+    seen = {root_cid}
+    while ahead:
+        cid = ahead.pop()
+        if cid in seen:
+            continue
+        seen.add(cid)
+        found.blocks += 1
+        is_leaf = cid.codec == "raw"
+        try:
+            data = store.get(cid)
+            found.bytes += len(data)
+            if not is_leaf:
+                ahead.extend(reversed(links(data)))
+        except (BlockNotFound, Corrupt) as error:
+            found.fail(cid, error.message)
+        else:
+            progress.advance(1, len(data) if is_leaf else 0)
+
+
+def _check_places(store: Store, index: Index, root: Conversation, shape: Shape | None, found: Integrity) -> None:
+    key: PrefixKey | None = None
+    for step in walk(store, root):
+        if shape is not None:
+            _check_sizes(store, shape.leaves_of(step.cid, step.block))
+        key = prefix_key(root.model, key, step.block.tokens)
+        found.bound += 1
+        if any((each.block, each.prev) == (step.cid, step.block.prev) for each in index.lookup(key)):
+            found.indexed += 1
+        elif index.domain_of(step.cid) is not None:
+            found.fail(step.cid, f"the index does not find it under {key.hex()}, which its tokens give")
+    if shape is not None:
+        _check_sizes(store, shape.tail_leaves)
+
+
+def _check_sizes(store: Store, leaves: list[tuple[Cid, int]]) -> None:
+    for leaf, expected_bytes in leaves:
+        if (size_bytes := store.size_bytes(leaf)) is not None:  # one that is not here is noted already
+            check_leaf(leaf, expected_bytes, size_bytes)
+
+
+def _named(error: CyberKVError, otherwise: Cid) -> Cid:
+    text = error.data.get("cid")
+    return Cid.parse(text) if isinstance(text, str) else otherwise

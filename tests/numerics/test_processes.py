@@ -1,0 +1,47 @@
+"""Independent processes with the same model and text arrive at the same names."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cyberkv.runtime.models.registry import Registry, smollm2_source
+
+
+def run_worker(registry: Path, home: Path, threads: int, schedule: str, count: int) -> Any:
+    command = [sys.executable, "-m", "tests.numerics.worker", str(registry), str(home), str(threads), schedule, str(count)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=600)
+    return json.loads(done.stdout)
+
+
+def check_convergence(registry: Path, folder: Path, count: int) -> None:
+    one = run_worker(registry, folder / "a", 1, "chunks", count)
+    two = run_worker(registry, folder / "b", 2, "chunks", count)
+    decoded = run_worker(registry, folder / "c", 2, "decode", count)
+    naive = run_worker(registry, folder / "d", 2, "naive", count)
+    again = run_worker(registry, folder / "a", 2, "chunks", count)
+    full = count // 16
+    assert len(one["blocks"]) == full
+    assert one["blocks"] == two["blocks"] == decoded["blocks"]
+    assert one["domain"] == two["domain"]
+    assert one["reused"] == two["reused"] == 0
+    assert again["reused"] == full * 16
+    differing = sum(a != b for a, b in zip(one["leaves"], naive["leaves"], strict=True))
+    assert differing > 0
+    print(f"{len(one['leaves'])} leaves: equal in all canonical runs; the naive schedule differs in {differing}")
+
+
+def test_two_processes_name_the_same_blocks(tiny: Callable[[str], Path], tmp_path: Path) -> None:
+    Registry(tmp_path / "models").add(tiny("llama"))
+    check_convergence(tmp_path / "models", tmp_path, 130)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_two_processes_name_the_same_blocks_of_the_real_model(tmp_path: Path) -> None:
+    Registry(tmp_path / "models").add(smollm2_source())
+    check_convergence(tmp_path / "models", tmp_path, 320)
