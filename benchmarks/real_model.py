@@ -2,7 +2,7 @@
 
 import os
 
-os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # read when torch loads; see docs/design.md on spinning threads
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read when torch loads; see docs/design.md, Threads
 
 from collections.abc import Iterator
 from contextlib import contextmanager

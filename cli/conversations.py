@@ -9,6 +9,7 @@ from ..cybergraph.errors import Corrupt, NameNotFound, NotFound
 from ..cybergraph.index import Head
 from ..cybergraph.refs import resolve
 from .context import Session, pass_session
+from .models import readable_records
 from .options import REF
 from .output import answer, say
 from .text import size
@@ -21,7 +22,7 @@ def list_conversations(session: Session) -> None:
 
     One entry a name, with the newest root; `log` shows the earlier ones.
     """
-    models = {str(record.cid): record.name for record in session.registry.records()}
+    models = {str(record.cid): record.name for record in readable_records(session)}
     entries = [_entry(session, head) for head in session.index.heads()]
     for entry in entries:
         entry["model_name"] = models.get(entry.get("model", ""))

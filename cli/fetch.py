@@ -72,7 +72,7 @@ def fetch(session: Session, ref: str, *, sources: tuple[str, ...], name: str | N
 
 
 def _open(session: Session, ref: str, sources: Sequence[str], stack: ExitStack) -> "list[Peer]":
-    """Open the sources, and the home if there is something to bring; what is not there is said before anything is made."""
+    """Open the sources and the home; a source that is not there is said before a home is made."""
     from ..cybergraph.peers import open_peer
 
     peers = [stack.enter_context(open_peer(source)) for source in sources]

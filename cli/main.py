@@ -140,5 +140,5 @@ def main() -> NoReturn:
     """Run the command line of this process."""
     # Read when torch loads. With the default, threads spin while they wait: on a busy machine of two cores, two
     # threads then take five to ten times as long as one; with this, less than one.
-    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     cli.main()

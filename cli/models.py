@@ -63,7 +63,16 @@ def _from_node(session: Session, cid: Cid) -> KnownModel:
 
 def name_of_model(session: Session, cid: Cid) -> str | None:
     """Give the name under which a model is registered here."""
-    return next((record.name for record in session.registry.records() if record.cid == cid), None)
+    return next((record.name for record in readable_records(session) if record.cid == cid), None)
+
+
+def readable_records(session: Session) -> "list[ModelRecord]":
+    """List the registered models for what can do without; a damaged record is a remark."""
+    try:
+        return session.registry.records()
+    except CyberKVError as error:
+        remark(session, f"models: {error.message}")
+        return []
 
 
 def choose_model(session: Session, ref: str | None, root: Conversation | None) -> "ModelRecord":
@@ -100,7 +109,7 @@ def _same_model(session: Session, records: "list[ModelRecord]", root: Conversati
 
 def find_codec(session: Session, model: Cid) -> "TextCodec | None":
     """Give the tokenizer of a model that is registered here, without its weights; None if there is none."""
-    for record in session.registry.records():
+    for record in readable_records(session):
         if record.cid == model:
             try:
                 return session.registry.text(record)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..cybergraph.chain import load_root, tokens
+from ..cybergraph.chain import tokens
 from ..cybergraph.errors import CyberKVError, Refused
 from ..cybergraph.refs import resolve
 from .block_bars import block_bars
@@ -55,9 +55,9 @@ def publish(session: Session, ref: str, *, public: bool, car: Path | None, dry_r
         session.open_to_write()
     cid = resolve(ref, session.index, session.store)
     plan = plan_publish(session.store, session.index, cid, "public" if public else None)
+    cid, root = plan.root, plan.conversation
     if car is not None:
         _check_free(car, cid)
-    root = load_root(session.store, cid)
     text = _text(session, root)
     # Whoever is asked has to see it, and whoever wants quiet has to say so together with --yes.
     if not (session.as_json and dry_run) and not (session.quiet and yes):
@@ -93,7 +93,7 @@ def _check_free(path: Path, root: "Cid") -> None:
         return
     try:
         with CarFilePeer(path) as present:
-            same = present.roots == [root]
+            same = present.roots == (root,)
     except CyberKVError:
         same = False
     if not same:

@@ -74,6 +74,7 @@ class Live:
         pending = self.tail + list(tokens)
         if not tokens:
             return
+        self._check_tokens(tokens)
         total = start + len(pending)
         if total > engine.config.max_positions:
             raise LimitExceeded(
@@ -98,6 +99,16 @@ class Live:
             if len(self.tokens) == total:
                 break
 
+    def _check_tokens(self, tokens: Tokens[int]) -> None:
+        """A tokenizer may know more tokens than the model; such a token must not reach the embedding."""
+        most = self.engine.config.vocab_size
+        if wrong := [token for token in tokens if not 0 <= token < most]:
+            raise LimitExceeded(
+                f"token {wrong[0]} is outside the model's vocabulary of {most}",
+                hint="the tokenizer beside the model belongs to another one",
+                token=wrong[0],
+            )
+
     def _known(self, pending: Tokens[int]) -> list[Cid]:
         """Find the longest run of blocks that the index has for the next tokens."""
         engine, size = self.engine, self.engine.geometry.block_size
@@ -117,7 +128,7 @@ class Live:
             self._take_block(cid, tokens[i * size : (i + 1) * size])
         if adopted:
             self._hidden = None
-        if miss:
+        if miss and all(known.position_start != miss.position_start for known in self.counts.misses):
             self.counts.misses.append(miss)
 
     def _take_block(self, cid: Cid, tokens: Tokens[int]) -> None:

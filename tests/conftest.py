@@ -3,7 +3,7 @@
 import os
 
 # Before torch loads: with the default spinning, two threads on a busy machine run slower than one.
-os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 from collections.abc import Iterator
 from pathlib import Path

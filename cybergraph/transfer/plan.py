@@ -5,7 +5,7 @@ size, and what is withheld. To act on it is a second step.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from ..chain import load_root, missing, walk
@@ -42,6 +42,10 @@ class PublishPlan:
     """Everything that becomes public, in the order in which it is written: a node before what it links to."""
 
     root: Cid
+    """CID of `conversation`."""
+    conversation: Conversation
+    """The root node that becomes public: as recorded, but without the CID of a parent that is not public. A CID is a
+    hash of private text and lets anyone test guesses at it."""
     visibility: Visibility
     items: tuple[Item, ...]
     """Root, model, segments, then each block followed by its leaves, then the rows of the tail."""
@@ -89,21 +93,22 @@ def plan_publish(store: Store, index: Index, root_cid: Cid, visibility: Visibili
             hint="fetch it again, then publish", cid=str(absent[0]), count=len(absent),
             missing=[str(cid) for cid in absent[:_SHOWN_CIDS]],
         )  # fmt: skip
+    withheld: tuple[Withheld, ...] = ()
+    if root.parent is not None and not index.is_public(root.parent):
+        withheld = (Withheld(root.parent, "the private conversation this one was forked from; the public root omits it"),)
+        root = replace(root, parent=None, fork_at=None)
+        root_cid = root.cid()
     shape = Shape(root_cid, root, Model.decode(store.get(root.model)))
     items: dict[Cid, Item] = {}
     for cid, kind, expected_bytes in _closure(store, root_cid, root, shape):
-        if (size_bytes := store.size_bytes(cid)) is None:
+        size_bytes = len(root.encode()) if kind == "root" else store.size_bytes(cid)
+        if size_bytes is None:
             raise not_found(cid)  # deleted since `missing` looked
         if expected_bytes is not None:
             check_leaf(cid, expected_bytes, size_bytes)
         items.setdefault(cid, Item(cid, kind, size_bytes))
-    withheld: tuple[Withheld, ...] = ()
-    if root.parent is not None and not index.is_public(root.parent):
-        withheld = (
-            Withheld(root.parent, "the conversation this one was forked from: its CID shows, its bytes do not"),
-        )
     already = sum(index.is_public(cid) for cid in items)
-    return PublishPlan(root_cid, visibility, tuple(items.values()), withheld, already)
+    return PublishPlan(root_cid, root, visibility, tuple(items.values()), withheld, already)
 
 
 def _closure(store: Store, cid: Cid, root: Conversation, shape: Shape) -> Iterator[tuple[Cid, Kind, int | None]]:

@@ -54,6 +54,7 @@ def publish_here(store: Store, index: Index, plan: PublishPlan, progress: Progre
 
 def _blocks(store: Store, plan: PublishPlan, phase: Phase, progress: Progress) -> Iterator[tuple[Cid, bytes]]:
     progress.phase(phase, blocks_total=plan.blocks, bytes_total=plan.leaf_bytes)
+    store.put_node(plan.conversation)  # its public form may be new; the same bytes are skipped
     for item in plan.items:
         yield item.cid, store.get(item.cid)
         progress.advance(1, item.size_bytes if item.cid.codec == "raw" else 0)

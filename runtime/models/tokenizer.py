@@ -63,9 +63,9 @@ class TextCodec:
         path = folder / "tokenizer.json"
         if not path.exists():
             return None
-        canonical = _canonical(path) if known_digest is None else None
+        canonical = "" if known_digest else _canonical(path)
         try:
-            tokenizer = Tokenizer.from_file(str(path)) if canonical is None else Tokenizer.from_str(canonical)
+            tokenizer = Tokenizer.from_str(canonical) if canonical else Tokenizer.from_file(str(path))
         except Exception as error:  # the library raises nothing narrower
             raise Corrupt(f"{path} is not a tokenizer: {error}", path=str(path)) from error
         # Settings of a training run: they would cut or pad what a person asks to encode.

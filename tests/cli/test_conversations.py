@@ -89,6 +89,14 @@ def test_without_its_model_a_walk_has_no_text(story: Command) -> None:
     assert all("text" not in block for block in blocks)
 
 
+def test_a_damaged_model_record_hides_no_conversation(story: Command) -> None:
+    (story.home / "models" / "tiny.json").write_text("{")
+    for line in (["list"], ["walk", "story"], ["diff", "story", "story"], ["find", "--tokens", "1"]):
+        assert story(*line).exit_code == 0
+    assert "tiny.json" in story("list").stderr
+    assert story.error(4, "model", "list")["kind"] == "corrupt"
+
+
 def test_a_tokenizer_that_changed_gives_no_text_and_says_so(cyberkv: Command, add_tiny: Callable[..., Path]) -> None:
     folder = add_tiny("other", seed=3)
     cyberkv("model", "add", folder)

@@ -9,7 +9,7 @@ from cyberkv.cybergraph.errors import BlockNotFound, DigestMismatch, LimitExceed
 from cyberkv.cybergraph.index import Index
 from cyberkv.cybergraph.nodes import Block, Conversation, links
 from cyberkv.cybergraph.store import MemoryStore, ReadOnlyStore
-from cyberkv.cybergraph.transfer import plan_publish
+from cyberkv.cybergraph.transfer import plan_publish, publish_here
 from tests.wire.synthetic import conversation, other_model, record, sum_bytes
 
 
@@ -81,11 +81,27 @@ def test_nothing_of_another_conversation_is_listed(index: Index) -> None:
     assert len(set(store.cids())) > plan.blocks
 
 
+def test_the_name_of_a_private_parent_does_not_leave(index: Index) -> None:
+    store, parent = conversation(blocks=1)
+    root = record(store, blocks=2, parent=parent)
+    plan = plan_publish(store, index, root, "public")
+    publish_here(store, index, plan)
+    assert not index.is_public(parent)
+    assert not index.is_public(root)
+    assert index.is_public(plan.root)
+    assert all(bytes(parent) not in store.get(cid) for cid in plan.cids)
+
+
 def test_a_private_parent_is_withheld_and_a_public_one_is_not(index: Index) -> None:
     store, parent = conversation(blocks=1)
     root = record(store, blocks=2, parent=parent)
     plan = plan_publish(store, index, root, "public")
     assert [each.cid for each in plan.withheld] == [parent]
+    assert plan.root != root
+    assert plan.conversation.parent is None
+    assert plan.root == plan.conversation.cid()
+    assert bytes(parent) not in plan.conversation.encode()
+    assert bytes(parent) in store.get(root)
     assert parent not in plan.cids
     index.publish(parent, closure(store, parent))
     again = plan_publish(store, index, root, "public")

@@ -1,0 +1,135 @@
+"""The story of the demo: two people with a home each, told with the commands that anybody would use.
+
+Every command is a process of its own. What they answer is kept as it is; `demo_checks` judges it.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..cybergraph.cid import Cid
+from ..cybergraph.errors import Corrupt, CyberKVError, NotFound
+from .context import Session
+from .demo_tamper import tampering
+from .output import remark
+
+PROGRAM = (sys.executable, "-m", "cyberkv.cli")
+WORKER = (sys.executable, "-m", "cyberkv.cli.demo_worker")
+MAX_TOKENS = "48"
+FIRST, SECOND, NEXT = (
+    "What does the text propose to do with the cache, and why?",
+    "Why do two machines sometimes compute different bytes from the same text?",
+    "Say it in one short sentence.",
+)
+
+
+@dataclass(slots=True)
+class Story:
+    """Answers of the commands, by step, as their `--json` gives them."""
+
+    model: dict[str, Any] = field(default_factory=dict)
+    model_there: dict[str, Any] = field(default_factory=dict)
+    """The same model as the other home names it."""
+    record: dict[str, Any] = field(default_factory=dict)
+    publish: dict[str, Any] = field(default_factory=dict)
+    computed: dict[str, Any] = field(default_factory=dict)
+    """The same tokens computed without any block, uninterrupted."""
+    fetch: dict[str, Any] = field(default_factory=dict)
+    resume: dict[str, Any] = field(default_factory=dict)
+    go_on: dict[str, Any] = field(default_factory=dict)
+    second: dict[str, Any] = field(default_factory=dict)
+    common: dict[str, Any] = field(default_factory=dict)
+    """What the second question's conversation shares with the first."""
+    tampered: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def block_size(self) -> int:
+        """Tokens in a block of the model."""
+        return int(self.model["identity"]["block_size"])
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Length of the text with the first question."""
+        return int(self.record["tokens_total"] - self.record["tokens_generated"])
+
+
+def tell(session: Session, folder: Path, weights: Path, text: str) -> Story:
+    """Play the whole story in `folder`. Raises `CyberKVError` where a command fails that should not."""
+    story = Story()
+    a, b, c = (folder / name for name in ("home-a", "home-b", "home-c"))
+    remark(session, "home A: register the model, read the text, answer a question")
+    story.model = cyberkv(a, "model", "add", str(weights), "--name", "demo")
+    story.record = cyberkv(a, "run", "--max-tokens", MAX_TOKENS, "--name", "text", "--", f"{text}\n\n{FIRST}")
+    root = story.record["root"]
+    remark(session, "home A: publish it and serve it")
+    story.publish = cyberkv(a, "publish", root, "--public", "--yes")
+    with serving(a) as url:
+        remark(session, "home B: fetch it, resume it in a fresh process, go on")
+        story.model_there = cyberkv(b, "model", "add", str(weights), "--name", "demo")
+        story.fetch = cyberkv(b, "fetch", root, "--from", url)
+        story.resume = worker(b, root)
+        story.go_on = cyberkv(b, "run", "--max-tokens", MAX_TOKENS, "--from", root, "--name", "next", "--", NEXT)
+        remark(session, "home B: another question over the same text")
+        story.second = cyberkv(b, "run", "--max-tokens", MAX_TOKENS, "--name", "second", "--", f"{text}\n\n{SECOND}")
+        story.common = cyberkv(b, "diff", root, "second")
+        remark(session, "home A: compute the same tokens without any block, then with one token edited")
+        story.computed = worker(a, root, "--computed", str(story.prompt_tokens))
+        remark(session, "home C: fetch it from a gateway that changes one bit")
+        story.tampered = _tamper(c, url, story.publish)
+    return story
+
+
+def _tamper(home: Path, url: str, published: dict[str, Any]) -> dict[str, Any]:
+    """Fetch through a gateway that changes one leaf, and look at what that leaves behind."""
+    leaves = [item["cid"] for item in published["plan"]["items"] if item["kind"] == "leaf"]
+    altered = leaves[len(leaves) // 2]
+    with tampering(url, Cid.parse(altered)) as lying_url:
+        refused = cyberkv(home, "fetch", published["root"], "--from", lying_url, fails=Corrupt.exit_code)
+    absent = cyberkv(home, "show", altered, fails=NotFound.exit_code)
+    return {
+        "altered": altered,
+        "error": refused["error"],
+        "altered_is_absent": absent["error"]["kind"] == "block-not-found",
+        "fsck": cyberkv(home, "fsck"),
+        "conversations": cyberkv(home, "list")["conversations"],
+    }
+
+
+def cyberkv(home: Path, *line: str, fails: int = 0) -> Any:
+    """Run a command and give its answer. Raises `CyberKVError` if it exits with another code than `fails`."""
+    return _answer([*PROGRAM, "--json", "--home", str(home), *line], line[0], fails)
+
+
+def worker(home: Path, root: str, *options: str) -> Any:
+    """Run the process that hashes scores."""
+    return _answer([*WORKER, str(home), root, *options], "worker", 0)
+
+
+def _answer(command: list[str], name: str, expected: int) -> Any:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != expected:
+        raise CyberKVError(
+            f"demo: {name} left with {done.returncode}, not {expected}: {(done.stderr or done.stdout)[-500:].strip()}",
+            hint="run `cyberkv doctor`", command=name, exit_code=done.returncode,
+        )  # fmt: skip
+    return json.loads(done.stdout)
+
+
+@contextmanager
+def serving(home: Path) -> Iterator[str]:
+    """Run `serve` on a free port in a process of its own; give its URL."""
+    line = [*PROGRAM, "--json", "--home", str(home), "serve", "--listen", "127.0.0.1:0"]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        try:
+            assert process.stdout is not None  # noqa: S101  # a pipe was asked for
+            ready = json.loads(process.stdout.readline() or "{}")
+            if "url" not in ready:
+                raise CyberKVError(f"demo: serve did not start: {ready}", hint="run `cyberkv doctor`")
+            yield ready["url"]
+        finally:
+            process.terminate()
