@@ -22,8 +22,8 @@ PROGRAM = (sys.executable, "-m", "cyberkv.cli")
 WORKER = (sys.executable, "-m", "cyberkv.cli.demo_worker")
 MAX_TOKENS = "48"
 FIRST, SECOND, NEXT = (
-    "What does the text propose to do with the cache, and why?",
-    "Why do two machines sometimes compute different bytes from the same text?",
+    "What is a content identifier, and why is it useful for the KV cache?",
+    "What happens if a byte was changed on the way?",
     "Say it in one short sentence.",
 )
 

@@ -6,6 +6,7 @@ import click
 
 from ..cybergraph.chain import block_cids, build_root, load_root
 from ..cybergraph.cid import Cid
+from ..cybergraph.index.marks import encode_name
 from ..cybergraph.nodes import Block, Conversation, Model, Tail
 from ..cybergraph.refs import resolve
 from ..cybergraph.store.base import Store
@@ -33,6 +34,7 @@ def fork(session: Session, ref: str, *, at: int, name: str | None) -> None:
         raise click.BadParameter(f"{at} is beyond the conversation's {root.length} tokens", param_hint="--at")
     base = name_of_head(session.index, ref, root_cid) or slug(root.title)
     name = name or unique(session.index, f"{base}-fork")
+    encode_name(name)  # before anything is written
     created = session.now()
     fork_cid, shared_blocks = fork_root(session.store, root_cid, root, at, title=name, created=created)
     session.index.set_head(name, fork_cid, created)

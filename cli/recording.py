@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..cybergraph.chain import load_root
 from ..cybergraph.cid import Cid
+from ..cybergraph.index.marks import encode_name
 from ..cybergraph.refs import resolve
 from .context import Session
 from .interrupt import Stop
@@ -114,7 +115,6 @@ def start(session: Session, *, model: str | None, name: str | None, from_ref: st
 
     Without a `name`, the head of a name goes on under it, and everything else gets a name made of `base`.
     """
-    from ..cybergraph.index.marks import encode_name
     from ..runtime.checkpoint import resume
     from ..runtime.engine import build_engine
     from ..runtime.live import Live

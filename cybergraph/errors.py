@@ -2,6 +2,7 @@
 
     CyberKVError                     exit  kind
     |- BadReference (ValueError)        2  bad-reference
+    |- OutOfRange (IndexError)          2  out-of-range
     |- NotFound (KeyError)              3  not-found
     |  |- BlockNotFound                 3  block-not-found
     |  `- NameNotFound                  3  name-not-found
@@ -56,6 +57,13 @@ class BadReference(CyberKVError, ValueError):
 
     exit_code = 2
     kind = "bad-reference"
+
+
+class OutOfRange(CyberKVError, IndexError):
+    """A position, length or token beyond what the conversation or the model has."""
+
+    exit_code = 2
+    kind = "out-of-range"
 
 
 class NotFound(CyberKVError, KeyError):

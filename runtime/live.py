@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from ..cybergraph.cid import Cid
-from ..cybergraph.errors import LimitExceeded
+from ..cybergraph.errors import OutOfRange
 from ..cybergraph.prefix import PrefixKey, prefix_key
 from .adopt import Miss, adopt_blocks
 from .canonical import CHUNK_TOKENS, canonical_step, single_step
@@ -67,7 +67,7 @@ class Live:
         """Take tokens as given: reuse what the index knows, compute the rest in canonical chunks, seal full blocks.
 
         A tail is computed again with what follows it. Stopped half-way (KeyboardInterrupt), the conversation holds the
-        whole chunks that were done. Raises `UnsafeNumerics`, `LimitExceeded`, `TierFull`.
+        whole chunks that were done. Raises `UnsafeNumerics`, `OutOfRange`, `TierFull`.
         """
         engine, start = self.engine, self.boundary
         engine.domain.require_sound()
@@ -77,7 +77,7 @@ class Live:
         self._check_tokens(tokens)
         total = start + len(pending)
         if total > engine.config.max_positions:
-            raise LimitExceeded(
+            raise OutOfRange(
                 f"{total} tokens, the model has {engine.config.max_positions} positions",
                 hint="shorten the text or fork the conversation earlier",
                 tokens=total,
@@ -103,7 +103,7 @@ class Live:
         """A tokenizer may know more tokens than the model; such a token must not reach the embedding."""
         most = self.engine.config.vocab_size
         if wrong := [token for token in tokens if not 0 <= token < most]:
-            raise LimitExceeded(
+            raise OutOfRange(
                 f"token {wrong[0]} is outside the model's vocabulary of {most}",
                 hint="the tokenizer beside the model belongs to another one",
                 token=wrong[0],
@@ -197,7 +197,7 @@ class Live:
     def _repeat_last_step(self) -> Tensor:
         """Compute the last row's output again, the way it was computed, leaving stored rows as they are."""
         if not self.tokens:
-            raise LimitExceeded("an empty conversation has no next token", hint="append a prompt first")
+            raise OutOfRange("an empty conversation has no next token", hint="append a prompt first")
         decoder, sequence = self.engine.decoder, self.sequence
         sequence.frozen = True
         try:
@@ -239,10 +239,10 @@ class Live:
     def fork(self, at: int) -> "Live":
         """Start another conversation from the first `at` tokens; full blocks are shared, not copied.
 
-        Raises `LimitExceeded` outside 0 to the length.
+        Raises `OutOfRange` outside 0 to the length.
         """
         if not 0 <= at <= len(self.tokens):
-            raise LimitExceeded(f"cannot fork at {at}, the conversation has {len(self.tokens)} tokens", at=at)
+            raise OutOfRange(f"cannot fork at {at}, the conversation has {len(self.tokens)} tokens", at=at)
         size = self.engine.geometry.block_size
         child, full = Live(self.engine), at // size
         child.tokens = self.tokens[: full * size]

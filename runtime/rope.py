@@ -9,7 +9,7 @@ import math
 import torch
 from torch import Tensor
 
-from ..cybergraph.errors import LimitExceeded
+from ..cybergraph.errors import OutOfRange
 
 
 def inverse_frequencies(rotary_dims: int, base: float, scaling: dict[str, str]) -> Tensor:
@@ -55,11 +55,11 @@ class Rotary:
     def rotate(self, rows: Tensor, start: int) -> Tensor:
         """Turn rows that stand at positions `start`, `start + 1`, … Shape: [n, heads, head_dim], a new tensor.
 
-        Raises `LimitExceeded` beyond the positions of the model.
+        Raises `OutOfRange` beyond the positions of the model.
         """
         end = start + rows.shape[0]
         if end > self.max_positions:
-            raise LimitExceeded(
+            raise OutOfRange(
                 f"position {end - 1} is beyond the model's {self.max_positions} positions",
                 hint="fork or start a shorter conversation",
                 positions=self.max_positions,

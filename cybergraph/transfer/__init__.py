@@ -2,9 +2,10 @@
 
 from .fetch import FetchReport, fetch
 from .plan import PublishPlan, plan_publish
+from .preload import check_signature, preload
 from .progress import SILENT, Progress
 from .publish import publish_car, publish_here
 
 __all__ = [
-    "SILENT", "FetchReport", "Progress", "PublishPlan", "fetch", "plan_publish", "publish_car", "publish_here",
+    "SILENT", "FetchReport", "Progress", "PublishPlan", "fetch", "check_signature", "plan_publish", "preload", "publish_car", "publish_here",
 ]  # fmt: skip

@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 from ..chain import Step, block_cids, walk
 from ..cid import Cid
 from ..errors import MalformedCbor, MalformedNode
+from ..identity import require_same
 from ..index import UNKNOWN_DOMAIN, Index, IndexEntry
 from ..nodes import Conversation, Model, Node, decode_node
 from ..peers.base import Peer
@@ -50,6 +51,7 @@ def fetch(
     root: Cid,
     peers: Sequence[Peer],
     *,
+    expect: Model | None = None,
     progress: Progress = SILENT,
     budget_bytes: int = 64 << 20,
 ) -> FetchReport:
@@ -58,9 +60,10 @@ def fetch(
     At most `budget_bytes` wait in memory before they are stored durably. Peers are asked in order. If something
     is still missing after the last, raises what says most: `DigestMismatch`, `PeerMisbehaved`, `TruncatedCar`,
     `PeerUnreachable` or `BlockNotFound`; what was verified is kept, and another fetch brings only the rest.
-    `MalformedNode` and `LimitExceeded` refuse a conversation that is inconsistent, whoever sends it.
+    `MalformedNode` and `LimitExceeded` refuse a conversation that is inconsistent, whoever sends it. With `expect`, a
+    conversation of another model is refused by `IdentityMismatch`, which names the first axis, before any block moves.
     """
-    return _Fetch(store, index, root, peers, progress, budget_bytes).run()
+    return _Fetch(store, index, root, peers, expect, progress, budget_bytes).run()
 
 
 class _Fetch:
@@ -70,12 +73,14 @@ class _Fetch:
         index: Index,
         root: Cid,
         peers: Sequence[Peer],
+        expect: Model | None,
         progress: Progress,
         budget_bytes: int,
     ) -> None:
         self._store = store
         self._index = index
         self._cid = root
+        self._expect = expect
         self._sources = Sources(root, peers)
         self._progress = progress
         self._landing = Landing(store, progress, budget_bytes)
@@ -84,6 +89,8 @@ class _Fetch:
     def run(self) -> FetchReport:
         root_data, root = self._node(self._cid, Conversation)
         model_data, model = self._node(root.model, Model)
+        if self._expect is not None:
+            require_same(self._expect, model)
         shape = Shape(self._cid, root, model)
         self._progress.phase("fetch", blocks_total=shape.nodes_and_leaves, bytes_total=shape.leaf_bytes)
         if self._landing.size_bytes(self._cid) is None:

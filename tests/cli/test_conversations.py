@@ -142,8 +142,10 @@ def test_a_fork_goes_on_like_the_original(story: Command) -> None:
     assert (diff["common_tokens"], diff["common_blocks"], diff["parts_at"]) == (85, 5, None)
 
 
-def test_fork_beyond_the_end_is_a_usage_error(story: Command) -> None:
+def test_fork_beyond_the_end_or_with_a_bad_name_writes_nothing(story: Command) -> None:
     assert "85" in story.error(2, "fork", "story", "--at", 86)["message"]
+    assert story.error(2, "fork", "story", "--at", 5, "--name", " ")["kind"] == "bad-reference"
+    assert story.json("stats")["roots"] == 1
     assert len(story.json("list")["conversations"]) == 1
 
 

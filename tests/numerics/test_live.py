@@ -8,7 +8,7 @@ import torch
 
 from cyberkv.cybergraph import chain
 from cyberkv.cybergraph.cid import Cid
-from cyberkv.cybergraph.errors import IdentityMismatch, LimitExceeded, TierFull
+from cyberkv.cybergraph.errors import IdentityMismatch, OutOfRange, TierFull
 from cyberkv.cybergraph.store.fsck import fsck
 from cyberkv.runtime.checkpoint import checkpoint, resume
 from cyberkv.runtime.engine import Engine
@@ -258,11 +258,11 @@ def test_an_interrupted_append_keeps_whole_chunks(tiny_engine: Engines) -> None:
 
 def test_limits_are_named(tiny_engine: Engines) -> None:
     engine = tiny_engine()
-    with pytest.raises(LimitExceeded, match="positions"):
+    with pytest.raises(OutOfRange, match="positions"):
         started(engine, [1] * (engine.config.max_positions + 1))
-    with pytest.raises(LimitExceeded, match="cannot fork"):
+    with pytest.raises(OutOfRange, match="cannot fork"):
         started(engine, TOKENS[:10]).fork(11)
-    with pytest.raises(LimitExceeded, match="empty conversation"):
+    with pytest.raises(OutOfRange, match="empty conversation"):
         Live(engine).next_logits()
     engine.pool = Pool(engine.geometry, 2)
     with pytest.raises(TierFull, match="pool rows"):
