@@ -82,7 +82,7 @@ def _figures(story: Story, checks: list[Check]) -> dict[str, Any]:
     return {
         "ok": all(each.holds for each in checks),
         "failed": [each.name for each in checks if not each.holds],
-        "root": story.record["root"],
+        "root": story.publish["root"],
         "prompt_tokens": story.prompt_tokens,
         "tokens": story.record["tokens_total"],
         "blocks": story.fetch["blocks_fetched"],

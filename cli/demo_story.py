@@ -65,9 +65,9 @@ def tell(session: Session, folder: Path, weights: Path, text: str) -> Story:
     remark(session, "home A: register the model, read the text, answer a question")
     story.model = cyberkv(a, "model", "add", str(weights), "--name", "demo")
     story.record = cyberkv(a, "run", "--max-tokens", MAX_TOKENS, "--name", "text", "--", f"{text}\n\n{FIRST}")
-    root = story.record["root"]
     remark(session, "home A: publish it and serve it")
-    story.publish = cyberkv(a, "publish", root, "--public", "--yes")
+    story.publish = cyberkv(a, "publish", "text", "--public", "--yes")
+    root = story.publish["root"]
     with serving(a) as url:
         remark(session, "home B: fetch it, resume it in a fresh process, go on")
         story.model_there = cyberkv(b, "model", "add", str(weights), "--name", "demo")

@@ -209,9 +209,7 @@ def common_prefix(store: Store, a: Conversation, b: Conversation) -> Common:
         _tokens_of(store, blocks_a[shared:], a.tail),
         _tokens_of(store, blocks_b[shared:], b.tail),
     )
-    return Common(
-        shared * a.block_size + _count_equal(rest_a, rest_b), shared, sum(size or 0 for size in sizes)
-    )
+    return Common(shared * a.block_size + _count_equal(rest_a, rest_b), shared, sum(size or 0 for size in sizes))
 
 
 def _count_equal(a: Iterator[object], b: Iterator[object]) -> int:

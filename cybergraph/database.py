@@ -45,9 +45,7 @@ def disk_error(path: Path, error: OSError | lmdb.Error) -> CyberKVError:
             hint="free some space or move the home to a larger disk; what was acknowledged before is safe",
             path=str(path), free_bytes=free_bytes,
         )  # fmt: skip
-    return CyberKVError(
-        f"writing under {path} failed: {error}", hint="check the disk and its mount", path=str(path)
-    )
+    return CyberKVError(f"writing under {path} failed: {error}", hint="check the disk and its mount", path=str(path))
 
 
 def _nothing_at(path: Path) -> NotFound:
@@ -60,9 +58,7 @@ class Database:
     _open: ClassVar[dict[Path, "Database"]] = {}
     _open_lock: ClassVar = threading.Lock()
 
-    def __init__(
-        self, path: Path, *, tables: dict[str, bool], read_only: bool, map_bytes: int = MAP_BYTES
-    ) -> None:
+    def __init__(self, path: Path, *, tables: dict[str, bool], read_only: bool, map_bytes: int = MAP_BYTES) -> None:
         self.path = path
         self.read_only = read_only
         self.users = 1
@@ -136,9 +132,7 @@ class Database:
             with self._env.begin(write=True) as txn:
                 return opened(txn)
         try:
-            return opened(
-                None
-            )  # the binding forgets table handles that were opened in a caller's read transaction
+            return opened(None)  # the binding forgets table handles that were opened in a caller's read transaction
         except lmdb.NotFoundError:
             raise _nothing_at(self.path) from None
 
@@ -225,9 +219,7 @@ class Database:
         """List the keys that start with `prefix`, as `items` does, of a table with one value a key."""
         return self._pages(table, prefix, lambda cursor: cursor.key(), lambda key: key)
 
-    def _pages(
-        self, table: str, prefix: bytes, entry: Callable[[Any], T], key: Callable[[T], bytes]
-    ) -> Iterator[T]:
+    def _pages(self, table: str, prefix: bytes, entry: Callable[[Any], T], key: Callable[[T], bytes]) -> Iterator[T]:
         last: Any = None
         while True:
             page: list[T] = []

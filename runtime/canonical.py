@@ -108,4 +108,3 @@ def probe(decoder: Decoder, rotary: Rotary, geometry: Geometry, *, step: Step = 
     finally:
         torch.set_num_threads(threads)
     return Domain(name)
-

@@ -10,9 +10,7 @@ from .engine import Engine
 from .live import Live
 
 
-def checkpoint(
-    live: Live, *, title: str, created: str, parent: Cid | None = None, fork_at: int | None = None
-) -> Cid:
+def checkpoint(live: Live, *, title: str, created: str, parent: Cid | None = None, fork_at: int | None = None) -> Cid:
     """Write the root of a live conversation: its segments, and its tail with rows. Returns the root's CID."""
     engine = live.engine
     tail = EMPTY_TAIL

@@ -47,7 +47,7 @@ def reblock(store: Store, index: Index, root_cid: Cid, block_size: int) -> Cid:
     full = root.length - len(root.tail.tokens)
     if root.length - full // block_size * block_size >= block_size:
         raise Refused(
-            f"{len(root.tail.tokens)} tokens of the tail would fill a block of {block_size}, and their rows are not canonical",
+            f"the tail's {len(root.tail.tokens)} tokens fill a block of {block_size}; their rows are not canonical",
             hint=f"fork it first: `cyberkv fork {root_cid} --at {full}`",
             tail_tokens=len(root.tail.tokens),
         )
@@ -94,5 +94,3 @@ def _convert(
         prev = blocks[-1] if blocks else None
         blocks += seal_blocks(store, index, target, new, model_cid, prev, unsealed, domain)
     return blocks, [*tokens, *root.tail.tokens]
-
-

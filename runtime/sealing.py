@@ -42,4 +42,3 @@ def seal_blocks(
     store.put_many(items, hashed=True)
     index.add_blocks(entries)
     return cids
-

@@ -15,7 +15,6 @@ from ..errors import Corrupt
 from ..prefix import PrefixKey
 from ..store.base import Finding
 from .records import (
-    NO_PREV,
     UNKNOWN_DOMAIN,
     Divergence,
     Found,
@@ -108,16 +107,14 @@ class BlockTables:
         """List the blocks of a prefix key, in the order they were added."""
         with self._database.read() as txn:
             row = txn.get(prefix, default=b"", db=self._database["found"])
-        return [
-            Found(Cid(block), owner.decode(), unpack_prev(prev)) for block, prev, owner in unpack_found(row)
-        ]
+        return [Found(Cid(block), owner.decode(), unpack_prev(prev)) for block, prev, owner in unpack_found(row)]
 
     def lookup_chain(self, prefixes: Iterable[PrefixKey], domain: str, *, after: Cid | None = None) -> list[Cid]:
         """Find the longest chain of blocks for consecutive prefix keys, from the first on.
 
-        Each block continues the one before it, the first one `after` (None: the start of a conversation). Among chains of the greatest length, the one with the most
-        blocks of `domain` is given, then the one added first. One table read per prefix key, in one
-        transaction; stops drawing from `prefixes` at the first miss.
+        Each block continues the one before it, the first one `after` (None: the start of a conversation). Among chains
+        of the greatest length, the one with the most blocks of `domain` is given, then the one added first. One table
+        read per prefix key, in one transaction; stops drawing from `prefixes` at the first miss.
         """
         own, table = domain.encode(), self._database["found"]
         reached: dict[bytes, int] = {pack_prev(after): 0}  # block -> blocks of the own domain on the way to it
@@ -146,9 +143,7 @@ class BlockTables:
     def next_block(self, source: Cid | None, model: Cid) -> list[Cid]:
         """List the blocks that continue `source` (None: the first blocks of the model), ordered by CID."""
         with self._database.read() as txn, txn.cursor(self._database["next"]) as cursor:
-            return (
-                [Cid(each) for each in cursor.iternext_dup()] if cursor.set_key(_edge(model, source)) else []
-            )
+            return [Cid(each) for each in cursor.iternext_dup()] if cursor.set_key(_edge(model, source)) else []
 
     def domain_of(self, block: Cid) -> str | None:
         """Give the domain that computed a block (the first one known), or None if it is not indexed."""
@@ -188,9 +183,7 @@ class BlockTables:
                     edge = _edge(known[_KEY_BYTES:], unpack_prev(prev))
                     joined = cursor.set_key_dup(edge, block)
                 if known[:_KEY_BYTES] != prefix:
-                    yield Finding(
-                        Cid(block), "index", f"answers {prefix.hex()}, filed under {known[:32].hex()}"
-                    )
+                    yield Finding(Cid(block), "index", f"answers {prefix.hex()}, filed under {known[:32].hex()}")
                 elif not joined:
                     yield Finding(Cid(block), "index", "is found by prefix key but not by next_block")
                 answers[block] = edge

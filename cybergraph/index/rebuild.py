@@ -72,9 +72,7 @@ def _approximate_blocks(survey: Survey) -> set[Cid]:
     return approximate - exact
 
 
-def _restore_names(
-    index: "Index", database: Database, txn: Transaction, store: Store, survey: Survey
-) -> list[str]:
+def _restore_names(index: "Index", database: Database, txn: Transaction, store: Store, survey: Survey) -> list[str]:
     titled: dict[bytes, list[tuple[str, Cid]]] = {}
     for cid, conversation in survey.conversations.items():
         key = _title_key(conversation)

@@ -48,9 +48,7 @@ def encode_domain(domain: str) -> bytes:
     """Encode a domain name. Raises `LimitExceeded`."""
     data = domain.encode()
     if len(data) > MAX_DOMAIN_BYTES:
-        raise LimitExceeded(
-            f"domain name of {len(data)} bytes, limit {MAX_DOMAIN_BYTES}", size_bytes=len(data)
-        )
+        raise LimitExceeded(f"domain name of {len(data)} bytes, limit {MAX_DOMAIN_BYTES}", size_bytes=len(data))
     return data
 
 

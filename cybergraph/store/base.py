@@ -137,9 +137,7 @@ def check_size(cid: Cid, size_bytes: int, target: memoryview) -> None:
 
 def not_found(cid: Cid) -> BlockNotFound:
     """Build the error for a block that is not here."""
-    return BlockNotFound(
-        f"block {cid} is not in the store", hint="fetch it with `cyberkv fetch`", cid=str(cid)
-    )
+    return BlockNotFound(f"block {cid} is not in the store", hint="fetch it with `cyberkv fetch`", cid=str(cid))
 
 
 def damaged(cid: Cid, reason: str) -> DigestMismatch:

@@ -39,9 +39,7 @@ def _no_step(_: str) -> None:
 class DiskStore(Store):
     """Blocks under one folder, for any number of processes at once. Open it after a fork, not before."""
 
-    def __init__(
-        self, path: Path, *, read_only: bool = False, on_step: Callable[[str], None] = _no_step
-    ) -> None:
+    def __init__(self, path: Path, *, read_only: bool = False, on_step: Callable[[str], None] = _no_step) -> None:
         """Open or make a store. `on_step` is told the name of each step of a write, for fault injection.
 
         Raises `NotFound` for a read-only open of nothing, `UnsupportedFormat`, `Corrupt`.
@@ -196,9 +194,7 @@ class DiskStore(Store):
 
     def _check_writable(self) -> None:
         if self._read_only:
-            raise Refused(
-                f"store {self._path} is open read-only", hint="open it for writing", path=str(self._path)
-            )
+            raise Refused(f"store {self._path} is open read-only", hint="open it for writing", path=str(self._path))
 
     @contextmanager
     def _disk_errors(self) -> Iterator[None]:

@@ -20,9 +20,7 @@ def open_folder(path: Path, *, read_only: bool) -> None:
         except FileExistsError:
             raise UnsupportedFormat(f"{path} is not a folder", hint="check --home", path=str(path)) from None
     # In this order: another process that makes the store now writes FORMAT before anything else.
-    others = (
-        sorted(each.name for each in path.iterdir() if not each.name.startswith(".")) if path.is_dir() else []
-    )
+    others = sorted(each.name for each in path.iterdir() if not each.name.startswith(".")) if path.is_dir() else []
     try:
         found = (path / FILE_NAME).read_bytes()[:64].decode(errors="replace")
     except FileNotFoundError:

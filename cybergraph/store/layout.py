@@ -27,6 +27,4 @@ def check_layout(database: Database, files: SlabFiles) -> Iterator[Finding]:
             yield Finding(cid, "slot", f"{where} also belongs to {owner}")
     for slab, slot in free_slots(database):
         if (slab, slot) in owners:
-            yield Finding(
-                owners[slab, slot], "slot", f"slot {slot} of {slab.file_name} is both used and free"
-            )
+            yield Finding(owners[slab, slot], "slot", f"slot {slot} of {slab.file_name} is both used and free")

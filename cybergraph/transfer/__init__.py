@@ -7,5 +7,6 @@ from .progress import SILENT, Progress
 from .publish import publish_car, publish_here
 
 __all__ = [
-    "SILENT", "FetchReport", "Progress", "PublishPlan", "fetch", "check_signature", "plan_publish", "preload", "publish_car", "publish_here",
+    "SILENT", "FetchReport", "Progress", "PublishPlan", "check_signature", "fetch", "plan_publish", "preload",
+    "publish_car", "publish_here",
 ]  # fmt: skip

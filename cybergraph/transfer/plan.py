@@ -95,7 +95,9 @@ def plan_publish(store: Store, index: Index, root_cid: Cid, visibility: Visibili
         )  # fmt: skip
     withheld: tuple[Withheld, ...] = ()
     if root.parent is not None and not index.is_public(root.parent):
-        withheld = (Withheld(root.parent, "the private conversation this one was forked from; the public root omits it"),)
+        withheld = (
+            Withheld(root.parent, "the private conversation this one was forked from; the public root omits it"),
+        )
         root = replace(root, parent=None, fork_at=None)
         root_cid = root.cid()
     shape = Shape(root_cid, root, Model.decode(store.get(root.model)))

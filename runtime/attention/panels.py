@@ -5,6 +5,7 @@ Fixing the panels fixes the bytes: a row's result depends on its keys and on not
 measurements behind it are in docs/design.md.
 """
 
+from collections.abc import Iterator
 from functools import lru_cache
 
 import torch
@@ -15,7 +16,7 @@ FLOOR_ROWS = 16
 """Fewer rows than this go through other inner loops of the matrix library, with other rounding."""
 
 NEVER = -1e30
-"""Weight (as a logarithm) of a panel in which a row sees no key: finite, so that merging needs no special case."""
+"""Log-weight of a row that has seen no key yet: finite, so that merging needs no special case."""
 
 
 def flash(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
@@ -29,30 +30,6 @@ def flash(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float) ->
     return out[0], lse[0, :, :, None]
 
 
-@lru_cache(64)
-def _panel_mask(
-    offset: int, rows: int, group: int, window: int | None, dtype: torch.dtype
-) -> tuple[Tensor | None, Tensor | None]:
-    """Mask of one panel for rows that stand `offset` keys after its first key, and which rows see nothing in it.
-
-    Shapes: [1, 1, rows * group, 256] to add, [rows * group] bool. A row that sees nothing is left unmasked here (a
-    fully masked row would be NaN) and gets weight `NEVER` by the caller.
-    """
-    positions = torch.arange(rows)[:, None] + offset
-    keys = torch.arange(PANEL_KEYS)[None, :]
-    visible = keys <= positions
-    if window is not None:
-        visible &= keys > positions - window
-    blind = ~visible.any(dim=1)
-    visible[blind] = True
-    if visible.all():
-        mask = None
-    else:
-        mask = torch.zeros(visible.shape, dtype=dtype).masked_fill_(~visible, float("-inf"))
-        mask = mask.repeat_interleave(group, dim=0)[None, None]
-    return mask, blind.repeat_interleave(group) if blind.any() else None
-
-
 def panel_attention(q: Tensor, keys: Tensor, values: Tensor, start: int, window: int | None, scale: float) -> Tensor:
     """Attend from rows at positions `start`, `start + 1`, … to all keys at or before each, in canonical order.
 
@@ -63,47 +40,72 @@ def panel_attention(q: Tensor, keys: Tensor, values: Tensor, start: int, window:
     rows, heads, head_dim = q.shape
     kv_heads = keys.shape[0]
     group = heads // kv_heads
-    out = torch.empty(rows, heads, head_dim, dtype=q.dtype)
-    first = 0
-    while first < rows:
-        position = start + first
-        last = min(rows, first + PANEL_KEYS - position % PANEL_KEYS)  # rows of one call share their last panel
-        count = last - first
-        part = q[first:last]
-        if count < FLOOR_ROWS:
-            part = torch.cat((part, part.new_zeros(FLOOR_ROWS - count, heads, head_dim)))
-        padded = part.shape[0]
-        folded = part.view(padded, kv_heads, group, head_dim).transpose(0, 1)
-        folded = folded.reshape(kv_heads, padded * group, head_dim)
-        merged = _merge_panels(folded, keys, values, position, padded, window, scale)
-        merged = merged.view(kv_heads, padded, group, head_dim)[:, :count].transpose(0, 1)
-        out[first:last] = merged.reshape(count, heads, head_dim)
-        first = last
-    return out.view(rows, heads * head_dim)
+    # The query heads that share a KV head become more rows of it: no key is repeated.
+    folded = q.view(rows, kv_heads, group, head_dim).transpose(0, 1).reshape(kv_heads, rows * group, head_dim)
+    total = torch.zeros(folded.shape)
+    weight = torch.zeros(kv_heads, rows * group, 1)
+    top = torch.full_like(weight, NEVER)
+    first_panel = 0 if window is None else max(0, start - window + 1) // PANEL_KEYS * PANEL_KEYS
+    for panel in range(first_panel, start + rows, PANEL_KEYS):
+        k, v = keys[:, panel : panel + PANEL_KEYS], values[:, panel : panel + PANEL_KEYS]
+        for first, last, masked in _row_ranges(panel, start, start + rows, window):
+            part = slice((first - start) * group, (last - start) * group)
+            padded = max(last - first, FLOOR_ROWS)
+            asking = folded[:, part]
+            if padded > last - first:
+                padding = asking.new_zeros(kv_heads, (padded - last + first) * group, head_dim)
+                asking = torch.cat((asking, padding), dim=1)
+            mask = _mask(first - panel, last - first, padded, group, window, q.dtype) if masked else None
+            out, lse = flash(asking, k, v, mask, scale)
+            _merge(total[:, part], weight[:, part], top[:, part], out, lse)
+    out = (total / weight).to(q.dtype).view(kv_heads, rows, group, head_dim)
+    return out.transpose(0, 1).reshape(rows, heads * head_dim)
 
 
-def _merge_panels(
-    folded: Tensor, keys: Tensor, values: Tensor, position: int, rows: int, window: int | None, scale: float
-) -> Tensor:
-    group = folded.shape[1] // rows
-    first_key = 0 if window is None else max(0, position - window + 1) // PANEL_KEYS * PANEL_KEYS
-    out, total = torch.zeros(0), torch.zeros(0)
-    for panel in range(first_key, position + 1, PANEL_KEYS):
-        seen = slice(panel, panel + PANEL_KEYS)
-        mask, blind = None, None
-        if window is not None or panel + PANEL_KEYS > position:
-            mask, blind = _panel_mask(position - panel, rows, group, window, folded.dtype)
-        part, lse = flash(folded, keys[:, seen], values[:, seen], mask, scale)
-        if blind is not None:
-            lse[:, blind] = NEVER
-        if panel == first_key:
-            out, total = part.float(), lse
-            continue
-        top = torch.maximum(total, lse)
-        old, new = torch.exp(total - top), torch.exp(lse - top)
-        out = (out * old + part.float() * new) / (old + new)
-        total = top + torch.log(old + new)
-    return out.to(folded.dtype)
+def _row_ranges(panel: int, start: int, end: int, window: int | None) -> Iterator[tuple[int, int, bool]]:
+    """Cut the positions that see a panel by whether they need a mask: its own rows, those that see all of it, and
+    those whose window has begun to leave it. Gives (first, last excluded, masked)."""
+    own = panel + PANEL_KEYS
+    ranges = [(panel, own, True), (own, end, False)]
+    if window is not None:
+        leaving = max(own, panel + window)
+        ranges = [(panel, own, True), (own, leaving, False), (leaving, own + window - 1, True)]
+    for first, last, masked in ranges:
+        first, last = max(first, start), min(last, end)
+        if first < last:
+            yield first, last, masked
+
+
+def _merge(total: Tensor, weight: Tensor, top: Tensor, out: Tensor, lse: Tensor) -> None:
+    """Add one panel's result to the running sums, in place. Rows of `out` beyond those of `total` are padding.
+
+    A row's sums are relative to the largest log-sum-exp it has met (`top`). Plain products and sums, no fused
+    multiply-add, which a library may or may not use at the end of a loop.
+    """
+    rows = total.shape[1]
+    out, lse = out[:, :rows].float(), lse[:, :rows]
+    higher = torch.maximum(top, lse)
+    old, new = torch.exp(top - higher), torch.exp(lse - higher)
+    total.mul_(old).add_(out * new)
+    weight.mul_(old).add_(new)
+    top.copy_(higher)
+
+
+@lru_cache(64)
+def _mask(offset: int, rows: int, padded: int, group: int, window: int | None, dtype: torch.dtype) -> Tensor:
+    """Mask of one panel for rows that stand `offset`, `offset + 1`, … keys after its first key, to be added.
+
+    Shapes: [1, 1, padded * group, 256]. Each real row sees a key; padding rows are left open, for a row that sees
+    nothing would be NaN.
+    """
+    positions = torch.arange(rows)[:, None] + offset
+    keys = torch.arange(PANEL_KEYS)[None, :]
+    visible = keys <= positions
+    if window is not None:
+        visible &= keys > positions - window
+    mask = torch.zeros(padded, PANEL_KEYS, dtype=dtype)
+    mask[:rows].masked_fill_(~visible, float("-inf"))
+    return mask.repeat_interleave(group, dim=0)[None, None]
 
 
 def row_attention(q: Tensor, keys: Tensor, values: Tensor, position: int, window: int | None, scale: float) -> Tensor:

@@ -137,7 +137,7 @@ class Registry:
         """
         from .weights import load_weights
 
-        folder = self._present_folder(record)
+        folder = self.weights_folder(record)
         if not folder.exists():
             raise NotFound(f"{folder} is gone", hint=_again(record), path=str(folder))
         config = DecoderConfig.from_hf(read_json(folder / "config.json"))
@@ -166,19 +166,15 @@ class Registry:
             raise _changed(record, "tokenizer", record.identity.tokenizer, got)
         return text
 
-    def weights_folder(self, record: ModelRecord) -> Path:
-        """Give the safetensors folder of a model: its source, or what its GGUF file was converted to."""
-        return self._folder(record.source, record.gguf)
-
     def _folder(self, source: Path, gguf: str | None) -> Path:
         if gguf is None:
             return source
         return self.folder / "converted" / f"{gguf.removeprefix('blake3:')[:32]}-{_CONVERSION}"
 
-    def _present_folder(self, record: ModelRecord) -> Path:
-        """Where the present content of the source is; a GGUF file that was overwritten is converted again."""
+    def weights_folder(self, record: ModelRecord) -> Path:
+        """Give the safetensors folder of a model; a GGUF file that was overwritten since is converted again."""
         if record.gguf is None or not record.source.exists():
-            return self.weights_folder(record)
+            return self._folder(record.source, record.gguf)
         folder = self._folder(record.source, _file_digest(record.source))
         if not folder.exists():
             _convert(record.source, folder, None)

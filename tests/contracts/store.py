@@ -35,9 +35,7 @@ class StoreContract(ABC):
 
     @pytest.mark.parametrize("size_bytes", SIZES_BYTES)
     @pytest.mark.parametrize(("codec", "hash_name"), FORMS)
-    def test_what_is_put_comes_back(
-        self, store: Store, codec: Codec, hash_name: HashName, size_bytes: int
-    ) -> None:
+    def test_what_is_put_comes_back(self, store: Store, codec: Codec, hash_name: HashName, size_bytes: int) -> None:
         data = bytes(range(256)) * (size_bytes // 256) + bytes(size_bytes % 256)
         cid = Cid.of(data, codec, hash_name)
         assert not store.has(cid)
@@ -58,12 +56,7 @@ class StoreContract(ABC):
     def test_every_kind_of_buffer(self, store: Store) -> None:
         expected = dict(blocks(3))
         kinds = (bytes, bytearray, memoryview)
-        assert (
-            store.put_many(
-                (cid, kind(data)) for kind, (cid, data) in zip(kinds, expected.items(), strict=True)
-            )
-            == 3
-        )
+        assert store.put_many((cid, kind(data)) for kind, (cid, data) in zip(kinds, expected.items(), strict=True)) == 3
         assert {cid: store.get(cid) for cid in expected} == expected
 
     def test_a_buffer_may_be_used_again_after_the_call(self, store: Store) -> None:
@@ -74,9 +67,7 @@ class StoreContract(ABC):
         assert store.get(cid) == data
 
     @pytest.mark.parametrize(("codec", "hash_name"), FORMS)
-    def test_bytes_that_do_not_hash_are_refused(
-        self, store: Store, codec: Codec, hash_name: HashName
-    ) -> None:
+    def test_bytes_that_do_not_hash_are_refused(self, store: Store, codec: Codec, hash_name: HashName) -> None:
         cid = Cid.of(b"true", codec, hash_name)
         with pytest.raises(DigestMismatch) as caught:
             store.put(cid, b"false")
@@ -90,9 +81,7 @@ class StoreContract(ABC):
             store.put_many([good, (cid, b"false")])
         assert not store.has(cid)
 
-    @pytest.mark.parametrize(
-        ("codec", "limit_bytes"), [("raw", MAX_LEAF_BYTES), ("dag-cbor", MAX_NODE_BYTES)]
-    )
+    @pytest.mark.parametrize(("codec", "limit_bytes"), [("raw", MAX_LEAF_BYTES), ("dag-cbor", MAX_NODE_BYTES)])
     def test_size_limits(self, store: Store, codec: Codec, limit_bytes: int) -> None:
         for size_bytes, fits in ((limit_bytes, True), (limit_bytes + 1, False)):
             data = bytes(size_bytes)

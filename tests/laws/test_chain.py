@@ -63,12 +63,8 @@ TOKENS = st.lists(st.integers(0, 2), max_size=14)
 @given(a=TOKENS, b=TOKENS, block_size=st.integers(1, 4))
 def test_common_prefixes_agree_with_lists(a: list[int], b: list[int], block_size: int) -> None:
     store = MemoryStore()
-    roots = [
-        chain.load_root(store, make_conversation(store, tokens, block_size=block_size)) for tokens in (a, b)
-    ]
-    tokens = next(
-        (at for at, pair in enumerate(zip(a, b, strict=False)) if pair[0] != pair[1]), min(len(a), len(b))
-    )
+    roots = [chain.load_root(store, make_conversation(store, tokens, block_size=block_size)) for tokens in (a, b)]
+    tokens = next((at for at, pair in enumerate(zip(a, b, strict=False)) if pair[0] != pair[1]), min(len(a), len(b)))
     common = chain.common_prefix(store, roots[0], roots[1])
     assert (common.common_tokens, common.common_blocks) == (tokens, tokens // block_size)
     assert chain.common_prefix(store, roots[1], roots[0]) == common

@@ -17,9 +17,7 @@ from tests.contracts.synthetic import BLOCK_SIZE, entries, make_blocks, make_mod
 
 MODEL = make_model().cid()
 DOMAINS = ["a", "b"]
-TALKS = st.lists(
-    st.tuples(st.lists(st.integers(0, 1), min_size=0, max_size=5), st.sampled_from(DOMAINS)), max_size=8
-)
+TALKS = st.lists(st.tuples(st.lists(st.integers(0, 1), min_size=0, max_size=5), st.sampled_from(DOMAINS)), max_size=8)
 """Conversations as one token value per block, so that prefixes meet often."""
 
 
@@ -88,13 +86,9 @@ def test_lookups_agree_with_a_list(talks: list[tuple[list[int], str]], asked: li
         chain = index.lookup_chain(keys, domain)
         assert chain in chains
         owned = {row.block for row in rows if row.domain == domain}
-        assert sum(block in owned for block in chain) == max(
-            sum(block in owned for block in each) for each in chains
-        )
+        assert sum(block in owned for block in chain) == max(sum(block in owned for block in each) for each in chains)
         for source in (None, *(row.block for row in rows)):
-            assert index.next_block(source, MODEL) == sorted(
-                {row.block for row in rows if row.prev == source}
-            )
+            assert index.next_block(source, MODEL) == sorted({row.block for row in rows if row.prev == source})
         assert {tuple(entry) for entry in index.entries()} == {tuple(row) for row in rows}
         assert list(index.check()) == []
 
@@ -111,9 +105,7 @@ def test_removal_agrees_with_a_list(talks: list[tuple[list[int], str]], data: st
         rest = [row for row in rows if row.block not in gone]
         for row in rows:
             assert [tuple(found) for found in index.lookup(row.prefix)] == plain_lookup(rest, row.prefix)
-            assert index.next_block(row.prev, MODEL) == sorted(
-                {each.block for each in rest if each.prev == row.prev}
-            )
+            assert index.next_block(row.prev, MODEL) == sorted({each.block for each in rest if each.prev == row.prev})
             assert (index.domain_of(row.block) is None) == (row.block in gone)
         assert list(index.check()) == []
 

@@ -21,9 +21,7 @@ NUMBERS = st.integers(0, 39)
 def block(number: int) -> tuple[Cid, bytes]:
     """Blocks of four slot sizes, and nodes."""
     data = number.to_bytes(2, "big") * (1 + 1900 * (number % 4))
-    return Cid.of(
-        data, "dag-cbor" if number % 5 == 0 else "raw", "blake3" if number % 3 else "sha2-256"
-    ), data
+    return Cid.of(data, "dag-cbor" if number % 5 == 0 else "raw", "blake3" if number % 3 else "sha2-256"), data
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -129,6 +127,4 @@ class TestDiskStore(DiskStoreMachine.TestCase):
         monkeypatch.setattr(slab, "SLAB_BYTES", DiskStoreMachine.slab_bytes)
 
 
-TestDiskStore.settings = settings(
-    max_examples=12, stateful_step_count=25, suppress_health_check=[HealthCheck.too_slow]
-)
+TestDiskStore.settings = settings(max_examples=12, stateful_step_count=25, suppress_health_check=[HealthCheck.too_slow])

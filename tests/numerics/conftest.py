@@ -72,9 +72,7 @@ def tiny_engine(
 
 
 @pytest.fixture(scope="module")
-def shared_engine(
-    load_tiny: Callable[..., LoadedModel], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Engine]:
+def shared_engine(load_tiny: Callable[..., LoadedModel], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     """One engine for all examples of a Hypothesis test."""
     home = tmp_path_factory.mktemp("shared")
     with DiskStore(home / "store") as store, Index(home / "index") as index:

@@ -44,7 +44,12 @@ def naive_attention(q: Tensor, keys: Tensor, values: Tensor, start: int, window:
     if window is not None:
         mask &= columns > rows - window
     out = F.scaled_dot_product_attention(
-        q.transpose(0, 1)[None], keys[None, :, :end], values[None, :, :end], attn_mask=mask, scale=scale, enable_gqa=True
+        q.transpose(0, 1)[None],
+        keys[None, :, :end],
+        values[None, :, :end],
+        attn_mask=mask,
+        scale=scale,
+        enable_gqa=True,
     )
     return out[0].transpose(0, 1).reshape(q.shape[0], -1)
 

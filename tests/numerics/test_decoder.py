@@ -69,7 +69,9 @@ class OnePassCache:
 
 @pytest.mark.parametrize("family", FAMILIES)
 @torch.no_grad()
-def test_one_pass_and_decode_are_bit_equal_to_transformers(family: str, load_tiny: Callable[[str], LoadedModel]) -> None:
+def test_one_pass_and_decode_are_bit_equal_to_transformers(
+    family: str, load_tiny: Callable[[str], LoadedModel]
+) -> None:
     loaded = load_tiny(family)
     theirs = AutoModelForCausalLM.from_pretrained(loaded.record.source, dtype=torch.float32).eval()
     for parameter in theirs.parameters():
@@ -98,9 +100,7 @@ def test_one_pass_and_decode_are_bit_equal_to_transformers(family: str, load_tin
 
 @pytest.mark.parametrize("family", FAMILIES)
 @torch.no_grad()
-def test_canonical_schedule_stays_within_a_bound_of_one_pass(
-    family: str, tiny_engine: Callable[[str], Engine]
-) -> None:
+def test_canonical_schedule_stays_within_a_bound_of_one_pass(family: str, tiny_engine: Callable[[str], Engine]) -> None:
     engine = tiny_engine(family)
     tokens = [(17 * i * i + 5 * i + 1) % 250 for i in range(300)]  # two panels
     cache = OnePassCache(engine.config)

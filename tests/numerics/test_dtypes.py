@@ -20,9 +20,9 @@ from cyberkv.runtime.sampling import Sampling
 TOKENS = [(13 * i * i + 11 * i + 5) % 250 for i in range(120)]
 
 GOLDEN = {
-    "f32": "0000803f" "000000c0" "0000403f",
-    "bf16": "803f" "00c0" "403f",
-    "f16": "003c" "00c0" "003a",
+    "f32": "0000803f000000c00000403f",
+    "bf16": "803f00c0403f",
+    "f16": "003c00c0003a",
 }  # 1.0, -2.0, 0.75
 
 

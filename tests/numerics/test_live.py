@@ -55,9 +55,7 @@ def test_resume_at_every_cut_equals_the_uninterrupted_run(cut: int, tiny_engine:
 
 @pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3", "smollm3-window"])
 @pytest.mark.parametrize("steps", [1, 11, 12, 13, 28, 40])
-def test_generation_goes_on_after_a_resume_as_if_never_stopped(
-    family: str, steps: int, tiny_engine: Engines
-) -> None:
+def test_generation_goes_on_after_a_resume_as_if_never_stopped(family: str, steps: int, tiny_engine: Engines) -> None:
     engine = tiny_engine(family)
     sampling = Sampling(temperature=20.0, seed=7)
     whole = started(engine, TOKENS[:20])

@@ -13,7 +13,16 @@ from cyberkv.runtime.models.registry import Registry, smollm2_source
 
 
 def run_worker(registry: Path, home: Path, threads: int, schedule: str, count: int) -> Any:
-    command = [sys.executable, "-m", "tests.numerics.worker", str(registry), str(home), str(threads), schedule, str(count)]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.numerics.worker",
+        str(registry),
+        str(home),
+        str(threads),
+        schedule,
+        str(count),
+    ]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=600)
     return json.loads(done.stdout)
 

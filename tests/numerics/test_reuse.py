@@ -61,7 +61,9 @@ def test_stored_blocks_are_the_distinct_ones(source: str, tiny_engine: Engines) 
 
 @settings(max_examples=25)
 @given(
-    work=st.lists(st.tuples(st.sampled_from(["append", "decode", "resume", "fork"]), st.integers(1, 40)), min_size=1, max_size=8)
+    work=st.lists(
+        st.tuples(st.sampled_from(["append", "decode", "resume", "fork"]), st.integers(1, 40)), min_size=1, max_size=8
+    )
 )
 def test_counters_add_up_after_any_work(work: list[tuple[str, int]], shared_engine: Engine) -> None:
     live = Live(shared_engine)

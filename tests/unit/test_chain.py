@@ -279,27 +279,19 @@ def test_build_root_refuses_what_it_could_not_load(memory_store: MemoryStore) ->
         ([], range(9), (0, 0)),
     ],
 )
-def test_common_prefix(
-    memory_store: MemoryStore, a: list[int], b: list[int], expected: tuple[int, int]
-) -> None:
-    roots = [
-        chain.load_root(memory_store, make_conversation(memory_store, list(tokens))) for tokens in (a, b)
-    ]
+def test_common_prefix(memory_store: MemoryStore, a: list[int], b: list[int], expected: tuple[int, int]) -> None:
+    roots = [chain.load_root(memory_store, make_conversation(memory_store, list(tokens))) for tokens in (a, b)]
     for first, second in (roots, roots[::-1]):
         common = chain.common_prefix(memory_store, first, second)
         assert (common.common_tokens, common.common_blocks) == expected
-        leaves = [
-            leaf for step in list(chain.walk(memory_store, first))[: expected[1]] for leaf in step.block.kv
-        ]
+        leaves = [leaf for step in list(chain.walk(memory_store, first))[: expected[1]] for leaf in step.block.kv]
         assert common.shared_bytes == sum(len(memory_store.get(leaf)) for leaf in leaves)
 
 
 def test_equal_tokens_in_different_blocks(memory_store: MemoryStore) -> None:
     a = make_conversation(memory_store, range(20))
     b = make_conversation(memory_store, range(20), flavour="another domain")
-    common = chain.common_prefix(
-        memory_store, chain.load_root(memory_store, a), chain.load_root(memory_store, b)
-    )
+    common = chain.common_prefix(memory_store, chain.load_root(memory_store, a), chain.load_root(memory_store, b))
     assert common == chain.Common(common_tokens=20, common_blocks=0, shared_bytes=0)
 
 
@@ -317,9 +309,7 @@ def test_reads_per_block_are_constant(memory_store: MemoryStore) -> None:
 def test_a_root_is_written_in_one_call(memory_store: MemoryStore) -> None:
     blocks = make_blocks(memory_store, MODEL, range(300 * BLOCK_SIZE))
     store = CountingStore(memory_store)
-    chain.build_root(
-        store, model=MODEL, block_size=BLOCK_SIZE, blocks=blocks, tail=EMPTY_TAIL, payload_bytes=0
-    )
+    chain.build_root(store, model=MODEL, block_size=BLOCK_SIZE, blocks=blocks, tail=EMPTY_TAIL, payload_bytes=0)
     assert store.counts["put_many"] == 1
     assert store.counts["get"] == 0
 

@@ -135,9 +135,7 @@ def test_processes_and_threads_write_at_once(tmp_path: Path) -> None:
             store.put_many(part[at : at + 4])
             store.put_many(part[:at])
     """
-    children = [
-        threading.Thread(target=lambda n=n: results.append(in_child(code, tmp_path, n))) for n in (0, 1)
-    ]
+    children = [threading.Thread(target=lambda n=n: results.append(in_child(code, tmp_path, n))) for n in (0, 1)]
     results: list[subprocess.CompletedProcess[str]] = []
     with DiskStore(tmp_path) as store:
         for child in children:

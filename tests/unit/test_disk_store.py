@@ -131,9 +131,7 @@ def test_a_damaged_block_counts_as_absent_once_it_was_seen(tmp_path: Path) -> No
         assert list(store.check()) == []
 
 
-@pytest.mark.parametrize(
-    ("harm", "reason"), [("cut", "cut short"), ("remove", "missing"), ("flip", "do not hash")]
-)
+@pytest.mark.parametrize(("harm", "reason"), [("cut", "cut short"), ("remove", "missing"), ("flip", "do not hash")])
 def test_damage_is_named(tmp_path: Path, harm: str, reason: str) -> None:
     made = blocks(4)
     with DiskStore(tmp_path) as store:
@@ -171,9 +169,7 @@ class Interrupted:
         return really(*args)
 
 
-def test_a_reader_that_meets_a_reused_slot_looks_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reader_that_meets_a_reused_slot_looks_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second, third = blocks(3)
     with DiskStore(tmp_path) as store:
         store.put_many([first])

@@ -69,9 +69,7 @@ def test_a_sound_home_gives_no_finding(sound: Home) -> None:
     assert counts.foreign_nodes == 1
     assert counts.orphan_leaves == 1
     assert counts.index_entries == 5
-    assert counts.nodes == 1 + 5 + 1 + 1 + 1 + (
-        2 + 1 + 1
-    )  # model, blocks, segment, root, foreign; the stopped fetch
+    assert counts.nodes == 1 + 5 + 1 + 1 + 1 + (2 + 1 + 1)  # model, blocks, segment, root, foreign; the stopped fetch
     assert counts.leaves == 5 * 2 + 1 + 1 + (2 * 2 + 1 - 1)
     assert counts.leaf_bytes > 0
 

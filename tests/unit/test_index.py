@@ -102,9 +102,7 @@ def test_the_longer_chain_goes_before_the_own_domain_and_chains_are_never_mixed(
 
 
 def test_a_block_of_two_domains_counts_as_own_in_both(index: Index) -> None:
-    index.add_blocks(
-        [entry(0, "x", None, "foreign"), entry(0, "y", None, "third"), entry(0, "y", None, "own")]
-    )
+    index.add_blocks([entry(0, "x", None, "foreign"), entry(0, "y", None, "third"), entry(0, "y", None, "own")])
     assert index.lookup_chain(KEYS, "own") == [node_cid("y")]
     assert index.lookup_chain(KEYS, "third") == [node_cid("y")]
     assert index.domain_of(node_cid("y")) == "third"
@@ -112,9 +110,7 @@ def test_a_block_of_two_domains_counts_as_own_in_both(index: Index) -> None:
 
 def test_next_block_is_nothing_one_or_many(index: Index) -> None:
     assert index.next_block(None, MODEL) == []
-    index.add_blocks(
-        [entry(0, "a", None), entry(1, "b", "a"), entry(1, "c", "a", "other"), entry(0, "a", None)]
-    )
+    index.add_blocks([entry(0, "a", None), entry(1, "b", "a"), entry(1, "c", "a", "other"), entry(0, "a", None)])
     assert index.next_block(None, MODEL) == [node_cid("a")]
     assert index.next_block(node_cid("a"), MODEL) == sorted([node_cid("b"), node_cid("c")])
     assert index.next_block(node_cid("b"), MODEL) == []
@@ -165,9 +161,7 @@ def test_a_domain_name_is_bounded(index: Index) -> None:
 
 
 def test_removed_blocks_are_gone_everywhere(index: Index) -> None:
-    index.add_blocks(
-        [entry(0, "a", None), entry(0, "a", None, "two"), entry(0, "b", None), entry(1, "c", "a")]
-    )
+    index.add_blocks([entry(0, "a", None), entry(0, "a", None, "two"), entry(0, "b", None), entry(1, "c", "a")])
     assert index.remove_blocks([node_cid("a"), node_cid("never")]) == 1
     assert [each.block for each in index.lookup(KEYS[0])] == [node_cid("b")]
     assert index.next_block(None, MODEL) == [node_cid("b")]
@@ -287,9 +281,7 @@ def test_a_rebuild_brings_back_only_whole_and_wanted_names(index: Index, memory_
 def test_a_rebuild_says_what_it_cannot_index(index: Index, memory_store: MemoryStore) -> None:
     model, other = memory_store.put_node(make_model()), memory_store.put_node(make_model("other"))
     lost = make_blocks(memory_store, model, range(20))
-    mixed = make_blocks(
-        memory_store, other, range(4), before=make_blocks(memory_store, model, range(50, 54))[0]
-    )
+    mixed = make_blocks(memory_store, other, range(4), before=make_blocks(memory_store, model, range(50, 54))[0])
     memory_store.delete_many([lost[2]])
     damaged = make_blocks(memory_store, model, range(70, 74))[0]
     memory_store._blocks[damaged] += b"x"

@@ -36,9 +36,7 @@ def test_prefixes_of_every_length(index: Index, disk_store: DiskStore, models: l
             assert resolve(text[:length], index, disk_store) == models[7]
 
 
-def test_an_ambiguous_prefix_lists_its_candidates(
-    index: Index, disk_store: DiskStore, models: list[Cid]
-) -> None:
+def test_an_ambiguous_prefix_lists_its_candidates(index: Index, disk_store: DiskStore, models: list[Cid]) -> None:
     letters: dict[str, list[str]] = {}
     for cid in models:
         letters.setdefault(str(cid)[:8], []).append(str(cid))

@@ -1,0 +1,260 @@
+"""`publish` and `fetch`: what becomes public, what is brought, and what is refused."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cyberkv.cybergraph.cid import Cid
+from cyberkv.cybergraph.index import Index
+from cyberkv.cybergraph.store import DiskStore, MemoryStore
+from cyberkv.cybergraph.transfer import plan_publish, publish_car
+from tests.cli.conftest import STORY, Command
+from tests.wire.synthetic import record
+
+BLOCKS = 14
+"""Root, model, segment, five blocks with a leaf each, and the tail's leaf."""
+LEAF_BYTES = 16 * 768
+
+
+@pytest.fixture
+def elsewhere(first_home: Path, tmp_path: Path) -> Command:
+    """Another home that knows the same model and holds nothing."""
+    return Command(shutil.copytree(first_home, tmp_path / "elsewhere"))
+
+
+@pytest.fixture
+def car(story: Command, tmp_path: Path) -> Path:
+    """The conversation `story` as a file."""
+    path = tmp_path / "story.car"
+    story("publish", "story", "--public", "--yes", "--car", path)
+    return path
+
+
+def root_of(command: Command, ref: str = "story") -> str:
+    root: str = command.json("show", ref)["cid"]
+    return root
+
+
+def published(command: Command) -> int:
+    count: int = command.json("stats")["published"]
+    return count
+
+
+def test_private_is_the_default(story: Command, tmp_path: Path) -> None:
+    for options in ([], ["--yes"], ["--dry-run"], ["--car", tmp_path / "x.car", "--yes"]):
+        error = story.error(5, "publish", "story", *options)
+        assert error["kind"] == "not-public"
+        assert "--public" in error["hint"]
+    assert published(story) == 0
+    assert not (tmp_path / "x.car").exists()
+
+
+def test_without_a_terminal_it_has_to_be_said_twice(story: Command) -> None:
+    result = story("--json", "publish", "story", "--public", ok=False, stdin="y\n")
+    assert result.exit_code == 5
+    assert "--yes" in result.json["error"]["hint"]
+    assert STORY in result.stderr
+    assert published(story) == 0
+
+
+def test_a_dry_run_says_everything_and_changes_nothing(story: Command) -> None:
+    plan = story.json("publish", "story", "--public", "--dry-run")
+    assert (plan["root"], plan["visibility"], plan["published"]) == (root_of(story), "public", False)
+    assert plan["text"] == STORY
+    assert (plan["blocks"], plan["withheld"]) == (BLOCKS, [])
+    items = plan["plan"]["items"]
+    assert len({item["cid"] for item in items}) == BLOCKS
+    assert sum(item["bytes"] for item in items) == plan["bytes"]
+    kinds = plan["plan"]["kinds"]
+    assert {kind: sums["count"] for kind, sums in kinds.items()} == {
+        "root": 1, "model": 1, "segment": 1, "block": 5, "leaf": 5, "tail-leaf": 1,
+    }  # fmt: skip
+    assert kinds["leaf"]["bytes"] == 5 * LEAF_BYTES
+    blocks = [block["cid"] for block in story("--json", "walk", "story").lines]
+    assert [item["cid"] for item in items if item["kind"] == "block"] == blocks
+    page = story("publish", "story", "--public", "--dry-run").stdout
+    assert STORY in page
+    assert "cannot be undone" in page
+    assert published(story) == 0
+
+
+def test_a_long_text_is_shown_by_its_ends_and_given_whole_as_json(cyberkv: Command) -> None:
+    text = "".join(f"line {at} of a long text\n" for at in range(88))
+    cyberkv("prefill", "-", "--name", "long", stdin=text)
+    page = cyberkv("publish", "long", "--public", "--dry-run").stdout
+    assert "| line 0 of" in page
+    assert "| line 87 of" in page
+    assert f"{len(text) - 2000:,} characters more: see them with --dry-run --json" in page
+    assert cyberkv.json("publish", "long", "--public", "--dry-run")["text"] == text
+
+
+def test_without_its_model_there_is_no_text_to_show_and_that_is_said(story: Command) -> None:
+    (story.home / "models" / "tiny.json").unlink()
+    assert story.json("publish", "story", "--public", "--dry-run")["text"] is None
+    assert "cannot be shown" in story("publish", "story", "--public", "--dry-run").stdout
+
+
+def test_publishing_shows_it_on_stderr_and_marks_it(story: Command) -> None:
+    result = story("--json", "publish", "story", "--public", "--yes")
+    assert result.json["published"] is True
+    assert result.json["urls"] == [f"http://127.0.0.1:8480/ipfs/{root_of(story)}"]
+    assert STORY in result.stderr
+    assert published(story) == 1
+    [listed] = story.json("list")["conversations"]
+    assert listed["public"] is True
+    again = story("-q", "publish", "story", "--public", "--yes")
+    assert again.stderr == ""
+    assert root_of(story) in again.stdout
+    assert story.json("publish", "story", "--public", "--dry-run")["plan"]["public_already"] == BLOCKS
+
+
+def test_the_parent_of_a_fork_is_withheld(story: Command) -> None:
+    story("fork", "story", "--at", 32, "--name", "short")
+    [withheld] = story.json("publish", "short", "--public", "--dry-run")["withheld"]
+    assert withheld["cid"] == root_of(story)
+    assert withheld["cid"] in story("publish", "short", "--public", "--dry-run").stdout
+    story("publish", "story", "--public", "--yes")
+    assert story.json("publish", "short", "--public", "--dry-run")["withheld"] == []
+
+
+def test_a_damaged_conversation_is_not_published(story: Command) -> None:
+    leaf = story.json("show", story("--json", "walk", "story").lines[2]["cid"])["node"]["kv"][0]
+    story.damage(leaf)
+    assert story.error(4, "publish", "story", "--public", "--yes")["cid"] == leaf
+    assert published(story) == 0
+
+
+def test_a_car_file_is_never_written_over_something_else(story: Command, car: Path, tmp_path: Path) -> None:
+    assert published(story) == 0
+    first = car.read_bytes()
+    answer = story.json("publish", "story", "--public", "--yes", "--car", car)
+    assert (car.read_bytes(), answer["urls"]) == (first, [car.as_uri()])
+    story("prefill", "-", "--name", "other", stdin="Another text altogether.")
+    letter = tmp_path / "letter.txt"
+    letter.write_text("Dear reader")
+    for path in (car, letter):
+        before = path.read_bytes()
+        assert story.error(5, "publish", "other", "--public", "--yes", "--car", path)["path"] == str(path)
+        assert path.read_bytes() == before
+    assert story.error(3, "publish", "story", "--public", "--yes", "--car", tmp_path / "no" / "x.car")["path"]
+
+
+def test_a_fetched_conversation_goes_on_without_its_prefill(story: Command, elsewhere: Command, car: Path) -> None:
+    root = root_of(story)
+    fetched = elsewhere.json("fetch", root, "--from", car)
+    assert (fetched["root"], fetched["name"], fetched["level"]) == (root, "story", "integrity")
+    assert (fetched["blocks_total"], fetched["blocks_had"], fetched["blocks_fetched"]) == (BLOCKS, 1, BLOCKS - 1)
+    assert fetched["bytes_fetched"] > 85 * 768
+    assert (fetched["peers"], fetched["refused"]) == ([str(car)], [])
+    goes_on = elsewhere.json("prefill", "-", "--from", "story", stdin=" And then?")
+    assert (goes_on["tokens_reused"], goes_on["tokens_computed"]) == (85, 10)
+    assert elsewhere("fsck").exit_code == 0
+
+
+def test_a_second_fetch_moves_nothing(story: Command, elsewhere: Command, car: Path) -> None:
+    root = root_of(story)
+    elsewhere("fetch", root, "--from", car)
+    for again in ([root, "--from", car], [root], ["story"], [root[:12]]):
+        fetched = elsewhere.json("fetch", *again)
+        assert (fetched["blocks_had"], fetched["blocks_fetched"], fetched["name"]) == (BLOCKS, 0, "story")
+    assert len(elsewhere.json("log", "story")["roots"]) == 1
+
+
+def test_only_what_is_missing_is_fetched(story: Command, elsewhere: Command, car: Path) -> None:
+    elsewhere("prefill", "-", "--name", "mine", stdin=STORY[:40])
+    fetched = elsewhere.json("fetch", root_of(story), "--from", car)
+    assert (fetched["blocks_total"], fetched["blocks_had"]) == (BLOCKS, 1 + 2 * 2)
+
+
+def test_a_fetch_says_what_it_checked_and_what_it_could_not(story: Command, car: Path, tmp_path: Path) -> None:
+    stranger = Command(tmp_path / "stranger")
+    result = stranger("fetch", root_of(story), "--from", car, "--name", "theirs")
+    assert "who computed them is not known" in result.stdout
+    assert "model add" in result.stderr
+    assert stranger.json("list")["conversations"][0]["name"] == "theirs"
+    assert (stranger.home.stat().st_mode & 0o777) == 0o700
+
+
+def test_a_name_that_is_taken_is_not_taken_over(story: Command, elsewhere: Command, car: Path) -> None:
+    elsewhere("prefill", "-", "--name", "story", stdin="A story of mine.")
+    mine = root_of(elsewhere)
+    assert elsewhere.json("fetch", root_of(story), "--from", car)["name"] == "story-2"
+    assert root_of(elsewhere) == mine
+    assert elsewhere.json("fetch", root_of(story), "--name", "story")["name"] == "story"
+    assert [each["root"] for each in elsewhere.json("log", "story")["roots"]] == [mine, root_of(story)]
+
+
+def test_a_foreign_title_makes_a_harmless_name(tmp_path: Path) -> None:
+    path = tmp_path / "evil.car"
+    with MemoryStore() as store, Index(tmp_path / "index") as index:
+        root = record(store, seed="\x1b[2J evil\nname")
+        publish_car(store, plan_publish(store, index, root, "public"), path)
+    fetched = Command(tmp_path / "home")("--json", "fetch", root, "--from", path).json
+    assert fetched["name"] == "2j-evil-name"
+
+
+def test_what_is_nowhere_is_not_found(elsewhere: Command, tmp_path: Path) -> None:
+    absent = str(Cid.of(b"absent", "dag-cbor", "sha2-256"))
+    error = elsewhere.error(3, "fetch", absent)
+    assert (error["kind"], "--from" in error["hint"]) == ("block-not-found", True)
+    assert elsewhere.error(3, "fetch", "no-such-name")["kind"] == "name-not-found"
+    assert elsewhere.error(3, "fetch", absent, "--from", tmp_path / "no.car")["path"]
+    assert elsewhere.error(2, "fetch", absent, "--name", " ")["kind"] == "bad-reference"
+    assert elsewhere.error(4, "fetch", absent[:-1] + "!")["kind"] == "malformed-cid"
+    stranger = Command(tmp_path / "stranger")
+    for line in ([absent], [absent, "--from", tmp_path / "no.car"], ["name", "--from", tmp_path / "no.car"]):
+        stranger.error(3, "fetch", *line)
+    assert not stranger.home.exists()
+
+
+@pytest.mark.parametrize("source", ["http://127.0.0.1:1", "ftp://127.0.0.1", "http://user:word@127.0.0.1:1"])
+def test_a_gateway_that_is_not_there(elsewhere: Command, source: str) -> None:
+    absent = Cid.of(b"absent", "dag-cbor", "sha2-256")
+    assert elsewhere.error(7, "fetch", absent, "--from", source)["kind"] in ("peer", "peer-unreachable")
+    assert elsewhere.json("list")["conversations"] == []
+
+
+def flipped(data: bytes, story: Command) -> bytes:
+    leaf = story.json("show", story("--json", "walk", "story").lines[2]["cid"])["node"]["kv"][0]
+    with DiskStore(story.home / "store", read_only=True) as store:
+        at = data.index(store.get(Cid.parse(leaf)))
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+
+
+def cut(data: bytes, _story: Command) -> bytes:
+    return data[:-1]
+
+
+@pytest.mark.parametrize(("spoil", "kind"), [(flipped, "digest-mismatch"), (cut, "truncated-car")])
+def test_a_spoilt_file_is_refused_and_what_was_right_is_kept(
+    spoil: Callable[[bytes, Command], bytes], kind: str, story: Command, elsewhere: Command, car: Path
+) -> None:
+    root, right = root_of(story), car.read_bytes()
+    car.write_bytes(spoil(right, story))
+    error = elsewhere.error(4, "fetch", root, "--from", car)
+    assert error["kind"] == kind
+    assert "fetch again" in error["hint"]
+    assert elsewhere.json("list")["conversations"] == []
+    assert elsewhere.json("fsck")["ok"] is True
+    assert elsewhere.error(3, "show", error["cid"])["kind"] == "block-not-found"
+    car.write_bytes(right)
+    fetched = elsewhere.json("fetch", root, "--from", car)
+    assert fetched["blocks_had"] > 1
+    assert fetched["blocks_had"] + fetched["blocks_fetched"] == BLOCKS
+
+
+def test_another_source_makes_good_what_the_first_spoilt(story: Command, elsewhere: Command, car: Path) -> None:
+    spoilt = car.with_name("spoilt.car")
+    spoilt.write_bytes(flipped(car.read_bytes(), story))
+    result = elsewhere("--json", "fetch", root_of(story), "--from", spoilt, "--from", car)
+    [refusal] = result.json["refused"]
+    assert refusal["peer"] == str(spoilt)
+    assert json.loads(elsewhere("--json", "verify", "story").stdout)["failed"] == []
+
+
+def test_a_whole_file_of_something_else_does_not_help(story: Command, elsewhere: Command, car: Path) -> None:
+    absent = Cid.of(b"absent", "dag-cbor", "sha2-256")
+    assert elsewhere.error(3, "fetch", absent, "--from", car)["kind"] == "block-not-found"
