@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from ..cybergraph.errors import NotFound
 from .context import Session, default_cache, pass_session
 from .demo_checks import Check, check
 from .demo_story import FIRST, NEXT, SECOND, Story, cyberkv, tell
@@ -60,6 +61,8 @@ def _weights(session: Session, model: str) -> Path:
     source = smollm2_source() if model == BUILT_IN else Path(model).resolve()
     if source.is_dir():
         return source
+    if not source.exists():
+        raise NotFound(f"no model at {source}", hint="give a safetensors folder or a GGUF file", path=str(source))
     registry = Registry(default_cache() / "models")
 
     def converted() -> Path | None:
@@ -126,6 +129,5 @@ def _show(story: Story, data: dict[str, Any], checks: list[Check]) -> None:
         say(f"{'holds' if each.holds else 'FAILS'}  {each.name}", fg="green" if each.holds else "red")
         say(f"       {each.detail}", dim=True)
     failed = len(data["failed"])
-    say(
-        "everything holds" if not failed else f"{failed} claims do not hold", bold=True, fg="red" if failed else "green"
-    )
+    verdict = f"{failed} of {len(checks)} claims do not hold" if failed else "everything holds"
+    say(verdict, bold=True, fg="red" if failed else "green")

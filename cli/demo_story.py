@@ -112,12 +112,17 @@ def worker(home: Path, root: str, *options: str) -> Any:
 
 def _answer(command: list[str], name: str, expected: int) -> Any:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
+    try:
+        answer = json.loads(done.stdout)
+    except ValueError:
+        answer = {"error": {"message": (done.stdout + done.stderr)[-500:].strip()}}
     if done.returncode != expected:
+        reason = answer.get("error", {}).get("message", "it should have failed")
         raise CyberKVError(
-            f"demo: {name} left with {done.returncode}, not {expected}: {(done.stderr or done.stdout)[-500:].strip()}",
+            f"demo: {name} left with {done.returncode}, not {expected}: {reason}",
             hint="run `cyberkv doctor`", command=name, exit_code=done.returncode,
         )  # fmt: skip
-    return json.loads(done.stdout)
+    return answer
 
 
 @contextmanager

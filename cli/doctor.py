@@ -11,7 +11,6 @@ import click
 
 from ..cybergraph.errors import CyberKVError
 from .context import Session, pass_session
-from .models import readable_records
 from .output import answer, facts, say
 from .progress import busy
 from .text import size
@@ -49,7 +48,7 @@ def doctor(session: Session, ctx: click.Context) -> None:
             | {"python": platform.python_version()},
             "machine": problems.watch(lambda: _machine(session)),
             "home": problems.watch(lambda: _home(session)),
-            "models": [_model(session, record, problems) for record in _records(session, problems)],
+            "models": [_model(session, record, problems) for record in problems.watch(session.registry.records) or ()],
             "absent": list(ABSENT),
         }
         data["problems"] = [{"kind": each.kind, "message": each.message, "hint": each.hint} for each in problems.found]
@@ -102,11 +101,6 @@ def _home(session: Session) -> dict[str, Any]:
         home["published"] = len(session.index.published())
         home["divergences"] = len(session.index.divergences())
     return home
-
-
-def _records(session: Session, problems: Problems) -> "list[ModelRecord]":
-    records = problems.watch(session.registry.records)
-    return readable_records(session) if records is None else records
 
 
 def _model(session: Session, record: "ModelRecord", problems: Problems) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from .adopt import Miss, adopt_blocks
 from .canonical import CHUNK_TOKENS, canonical_step, single_step
 from .engine import Engine
 from .sampling import Sampling
-from .sealing import Unsealed, seal_blocks
+from .sealing import Sealed, Sealer, Unsealed, name_blocks, store_blocks
 
 Progress = Callable[[int, int], None]
 """Called with (tokens done, tokens in all)."""
@@ -83,21 +83,30 @@ class Live:
                 tokens=total,
             )
         carried = len(self.tail)
-        self._cut_to_boundary()
+        self._cut_to(len(self.blocks))
         self.adopt(self._known(pending), pending)
         reused = self.boundary - start
         self.counts.tokens_reused += max(0, reused - carried)
-        size = engine.geometry.block_size
+        sealer, known, first = Sealer(engine.store, engine.index), len(self.blocks), self.boundary
+        try:
+            self._prefill_chunks(pending[reused:], sealer, progress)
+        finally:
+            try:
+                sealer.close()
+            finally:
+                self._drop_unstored(known + sealer.stored_blocks)
+                # The old tail's tokens were counted when they came.
+                self.counts.tokens_computed += max(0, len(self.tokens) - first - max(0, carried - reused))
+
+    def _prefill_chunks(self, tokens: Tokens[int], sealer: Sealer, progress: Progress | None) -> None:
+        """Compute tokens from the boundary on, chunk by chunk."""
+        size = self.engine.geometry.block_size
         chunk = max(size, CHUNK_TOKENS // size * size)
-        while self.boundary < total:
-            done = self.boundary
-            part = pending[done - start : done - start + chunk]
-            self._prefill(part)
-            self.counts.tokens_computed += len(part) - max(0, min(len(part), carried - (done - start)))
+        total = len(self.tokens) + len(tokens)
+        for start in range(0, len(tokens), chunk):
+            self._prefill(tokens[start : start + chunk], sealer)
             if progress:
                 progress(len(self.tokens), total)
-            if len(self.tokens) == total:
-                break
 
     def _check_tokens(self, tokens: Tokens[int]) -> None:
         """A tokenizer may know more tokens than the model; such a token must not reach the embedding."""
@@ -137,23 +146,32 @@ class Live:
         self.tokens[self.boundary : self.boundary + len(tokens)] = tokens
         self.blocks.append(cid)
 
-    def _cut_to_boundary(self) -> None:
-        del self.tokens[self.boundary :]
-        self.sequence.truncate_table(len(self.blocks))
+    def _cut_to(self, blocks: int) -> None:
+        """Go back to the first `blocks` blocks, without a tail."""
+        del self.blocks[blocks:], self._keys[blocks:], self.tokens[blocks * self.engine.geometry.block_size :]
+        self.sequence.truncate_table(blocks)
         self.prefilled = 0
         self._hidden = None
 
-    def _prefill(self, tokens: Tokens[int]) -> None:
+    def _drop_unstored(self, stored_blocks: int) -> None:
+        """After a failed write, go back to what is stored, as if the rest had not been computed."""
+        if stored_blocks < len(self.blocks):
+            self.counts.blocks_new -= len(self.blocks) - stored_blocks
+            self._cut_to(stored_blocks)
+
+    def _prefill(self, tokens: Tokens[int], sealer: Sealer) -> None:
         """Compute one chunk from a block boundary on, and seal its full blocks."""
         start = self.boundary
         self.sequence.extend_table(start + len(tokens))
         hidden = canonical_step(self.engine.decoder, self.sequence, tokens, start)
         self.tokens += tokens
-        self._seal_full()
+        if sealed := self._name_full():
+            sealer.store(sealed)
         self.prefilled = len(self.tail)
         self._hidden = hidden[-1]
 
-    def _seal_full(self) -> None:
+    def _name_full(self) -> Sealed | None:
+        """Name the full blocks that have no name yet and count them as this conversation's."""
         engine, size = self.engine, self.engine.geometry.block_size
         unsealed = []
         parent = self._keys[-1] if self._keys else None
@@ -162,14 +180,13 @@ class Live:
             parent = prefix_key(engine.model_cid, parent, window)
             unsealed.append(Unsealed(self.sequence.table[block], window, parent))
         if not unsealed:
-            return
+            return None
         prev = self.blocks[-1] if self.blocks else None
-        cids = seal_blocks(
-            engine.store, engine.index, engine.pool, engine.model, engine.model_cid, prev, unsealed, engine.domain.name
-        )
-        for cid, sealed in zip(cids, unsealed, strict=True):
-            self._take_block(cid, sealed.tokens)
-        self.counts.blocks_new += len(cids)
+        sealed = name_blocks(engine.pool, engine.model, engine.model_cid, prev, unsealed, engine.domain.name)
+        for cid, block_inputs in zip(sealed.cids, unsealed, strict=True):
+            self._take_block(cid, block_inputs.tokens)
+        self.counts.blocks_new += len(sealed.cids)
+        return sealed
 
     def decode(self, token: int) -> None:
         """Extend by one token: one fast provisional row, or, if it fills the block, the canonical step over it."""
@@ -183,7 +200,8 @@ class Live:
             window = [*self.tail, token]
             hidden = canonical_step(engine.decoder, self.sequence, window, self.boundary)
             self.tokens.append(token)
-            self._seal_full()
+            if sealed := self._name_full():
+                store_blocks(engine.store, engine.index, sealed)
             self.prefilled = 0
         self.counts.tokens_computed += 1
         self._hidden = hidden[-1]

@@ -15,7 +15,7 @@ from ..cybergraph.prefix import prefix_keys
 from ..cybergraph.store.base import Store
 from .geometry import Geometry, layers_per_leaf
 from .pool import Pool
-from .sealing import Unsealed, seal_blocks
+from .sealing import Unsealed, name_blocks, store_blocks
 
 BATCH_TOKENS = 4096
 """Tokens held in memory at once, rounded to whole blocks of both sizes."""
@@ -92,5 +92,7 @@ def _convert(
         ]
         domain = index.domain_of(part[0].cid) or UNKNOWN_DOMAIN
         prev = blocks[-1] if blocks else None
-        blocks += seal_blocks(store, index, target, new, model_cid, prev, unsealed, domain)
+        sealed = name_blocks(target, new, model_cid, prev, unsealed, domain)
+        store_blocks(store, index, sealed)
+        blocks += sealed.cids
     return blocks, [*tokens, *root.tail.tokens]

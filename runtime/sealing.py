@@ -1,5 +1,6 @@
 """Sealing: canonical rows become leaves, leaves become a block node, and only then can anything find them."""
 
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from ..cybergraph.cid import Cid
@@ -20,25 +21,74 @@ class Unsealed:
     prefix: PrefixKey
 
 
-def seal_blocks(
-    store: Store, index: Index, pool: Pool, model: Model, model_cid: Cid, prev: Cid | None,
-    blocks: list[Unsealed], domain: str,
-) -> list[Cid]:  # fmt: skip
-    """Hash consecutive blocks, store them durably, then index them. Returns their CIDs in order.
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """Consecutive blocks with their names, not stored yet."""
 
-    Effects: one durable batch in the store and one in the index; a crash between the two costs a later lookup a miss.
-    """
-    items: list[tuple[Cid, bytes | memoryview]] = []
-    entries: list[IndexEntry] = []
-    cids: list[Cid] = []
+    cids: list[Cid]
+    items: list[tuple[Cid, bytes | memoryview]]
+    """Leaves and nodes; leaves are views of pool rows."""
+    entries: list[IndexEntry]
+
+
+def name_blocks(
+    pool: Pool, model: Model, model_cid: Cid, prev: Cid | None, blocks: list[Unsealed], domain: str
+) -> Sealed:
+    """Hash consecutive blocks that follow `prev`."""
+    sealed = Sealed([], [], [])
     for block in blocks:
         leaves = [(Cid.of(leaf, "raw", model.leaf_hash), leaf) for leaf in pool.leaves(block.row)]
         node = Block(model=model_cid, prev=prev, tokens=block.tokens, kv=tuple(cid for cid, _ in leaves))
-        cid = node.cid()
-        items += [*leaves, (cid, node.encode())]
-        entries.append(IndexEntry(prefix=block.prefix, block=cid, prev=prev, model=model_cid, domain=domain))
-        cids.append(cid)
+        data = node.encode()
+        cid = Cid.of(data, "dag-cbor", "sha2-256")
+        sealed.items.extend([*leaves, (cid, data)])
+        sealed.entries.append(IndexEntry(prefix=block.prefix, block=cid, prev=prev, model=model_cid, domain=domain))
+        sealed.cids.append(cid)
         prev = cid
-    store.put_many(items, hashed=True)
-    index.add_blocks(entries)
-    return cids
+    return sealed
+
+
+def store_blocks(store: Store, index: Index, sealed: Sealed) -> None:
+    """Store named blocks durably, then index them. A crash between the two costs a later lookup a miss.
+
+    Raises `TierFull`.
+    """
+    store.put_many(sealed.items, hashed=True)
+    index.add_blocks(sealed.entries)
+
+
+class Sealer:
+    """Stores named blocks in a thread of its own, so that writing overlaps with computing the next chunk.
+
+    At most one batch waits; an error of a batch comes out at the next `store` or at `close`, and later batches are
+    not written, so what is stored is always a prefix.
+    """
+
+    def __init__(self, store: Store, index: Index) -> None:
+        self._store, self._index = store, index
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="sealer")
+        self._pending: Future[None] | None = None
+        self.stored_blocks = 0
+        """Blocks stored and indexed so far."""
+
+    def store(self, sealed: Sealed) -> None:
+        """Hand over a batch; waits for the one before it. Raises what that one raised."""
+        self.wait()
+        self._pending = self._thread.submit(self._write, sealed)
+
+    def _write(self, sealed: Sealed) -> None:
+        store_blocks(self._store, self._index, sealed)
+        self.stored_blocks += len(sealed.cids)
+
+    def wait(self) -> None:
+        """Wait until everything handed over is stored. Raises what the last batch raised, once."""
+        if self._pending is not None:
+            pending, self._pending = self._pending, None
+            pending.result()
+
+    def close(self) -> None:
+        """Wait and end the thread. Raises as `wait`."""
+        try:
+            self.wait()
+        finally:
+            self._thread.shutdown()

@@ -1,6 +1,7 @@
 """Global options, errors and exit codes."""
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from cyberkv.cli import failure
-from cyberkv.cli.main import cli, hoist
+from cyberkv.cli.main import cli, hoist, main
 from cyberkv.cybergraph import errors
 from cyberkv.cybergraph.cid import Cid
 from tests.cli.conftest import Command
@@ -16,7 +17,7 @@ from tests.cli.conftest import Command
 READING = [
     "list", "log x", "show x", "walk x", "diff a b", "find x", "stats", "fsck", "fsck --repair", "fork x --at 1",
     "index rebuild", "model list", "model show x", "model diff a b", "size x 1", "why x", "run x",
-    "chat", "run x --from y", "prefill /nonexistent",
+    "chat", "run x --from y", "prefill /nonexistent", "publish x", "publish x --public --dry-run", "fetch x", "verify x", "serve",
 ]  # fmt: skip
 
 
@@ -69,6 +70,16 @@ def test_no_command_shows_the_help_page() -> None:
     assert result.exit_code == 2
     assert result.stderr.startswith("Usage: cyberkv")
     assert result.stdout == ""
+
+
+def test_threads_do_not_spin_while_they_wait_unless_the_user_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "main", lambda: None)
+    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
+    main()
+    assert os.environ["GOMP_SPINCOUNT"] == "1000"
+    monkeypatch.setenv("GOMP_SPINCOUNT", "7")
+    main()
+    assert os.environ["GOMP_SPINCOUNT"] == "7"
 
 
 def test_version_is_that_of_the_package() -> None:

@@ -12,6 +12,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pexpect
 import pytest
@@ -32,11 +33,11 @@ def start(home: Path, *line: object) -> "subprocess.Popen[str]":
     )  # fmt: skip
 
 
-def finish(home: Path, *line: object, code: int = 0) -> dict[str, object]:
+def finish(home: Path, *line: object, code: int = 0) -> dict[str, Any]:
     process = start(home, *line)
     stdout, stderr = process.communicate()
     assert process.returncode == code, (stdout, stderr)
-    answer: dict[str, object] = json.loads(stdout)
+    answer: dict[str, Any] = json.loads(stdout)
     return answer
 
 
@@ -85,8 +86,8 @@ def test_record_publish_serve_fetch_and_go_on(story: Command, elsewhere: Command
     goes_on = finish(elsewhere.home, "run", "And then?", "--from", "story", "--max-tokens", 3)
     assert goes_on["tokens_reused"] == len(STORY)
     assert finish(elsewhere.home, "verify", root)["failed"] == []
-    error = finish(elsewhere.home, "fetch", root[:-1] + "a", "--from", url, code=7)["error"]
-    assert error["kind"] == "peer-unreachable"
+    absent = Cid.of(b"absent", "dag-cbor", "sha2-256")
+    assert finish(elsewhere.home, "fetch", absent, "--from", url, code=7)["error"]["kind"] == "peer-unreachable"
 
 
 def test_only_what_was_published_is_served(story: Command) -> None:

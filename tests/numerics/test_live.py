@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -251,6 +252,35 @@ def test_an_interrupted_append_keeps_whole_chunks(tiny_engine: Engines) -> None:
     assert len(live.blocks) == 32
     again = resume(engine, record(live))
     assert torch.equal(again.next_logits(), live.next_logits())
+    assert list(fsck(engine.store, engine.index)) == []
+
+
+@pytest.mark.parametrize("fails_at", [1, 2, 3])
+def test_a_failed_write_leaves_what_is_stored(
+    fails_at: int, tiny_engine: Engines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = tiny_engine()
+    calls, put_many = 0, engine.store.put_many
+
+    def full(blocks: Any, *, hashed: bool = False) -> int:
+        nonlocal calls
+        calls += 1
+        if calls >= fails_at:
+            raise TierFull("no space left")
+        return put_many(blocks, hashed=hashed)
+
+    live = Live(engine)
+    monkeypatch.setattr(engine.store, "put_many", full)
+    monkeypatch.setattr("cyberkv.runtime.live.CHUNK_TOKENS", 64)
+    with pytest.raises(TierFull):
+        live.append(TOKENS[:200])
+    monkeypatch.undo()
+    assert len(live.tokens) == 64 * (fails_at - 1)
+    assert engine.store.missing(live.blocks) == []
+    assert live.counts.tokens_computed == len(live.tokens)
+    assert live.counts.blocks_new == len(live.blocks)
+    live.append(TOKENS[len(live.tokens) : 200])
+    assert torch.equal(live.next_logits(), started(tiny_engine(home="other"), TOKENS[:200]).next_logits())
     assert list(fsck(engine.store, engine.index)) == []
 
 

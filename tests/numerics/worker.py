@@ -17,6 +17,7 @@ from cyberkv.runtime.canonical import canonical_step, single_step
 from cyberkv.runtime.engine import build_engine
 from cyberkv.runtime.live import Live
 from cyberkv.runtime.models.registry import Registry
+from cyberkv.runtime.sealing import store_blocks
 
 
 def main(registry: Path, home: Path, threads: int, schedule: str, count: int) -> None:
@@ -38,7 +39,9 @@ def main(registry: Path, home: Path, threads: int, schedule: str, count: int) ->
             canonical_step(engine.decoder, live.sequence, tokens[: count // 2], 0)
             single_step(engine.decoder, live.sequence, tokens[count // 2 :], count // 2)
             live.tokens = tokens
-            live._seal_full()
+            sealed = live._name_full()
+            assert sealed
+            store_blocks(store, index, sealed)
         leaves = [str(leaf) for cid in live.blocks for leaf in Block.decode(store.get(cid)).kv]
         print(json.dumps({"domain": engine.domain.name, "blocks": [str(cid) for cid in live.blocks],
                           "leaves": leaves, "reused": live.counts.tokens_reused}))  # fmt: skip
