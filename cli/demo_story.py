@@ -16,6 +16,7 @@ from ..cybergraph.cid import Cid
 from ..cybergraph.errors import Corrupt, CyberKVError, NotFound
 from .context import Session
 from .demo_tamper import tampering
+from .interrupt import stoppable
 from .output import remark
 
 PROGRAM = (sys.executable, "-m", "cyberkv.cli")
@@ -111,30 +112,42 @@ def worker(home: Path, root: str, *options: str) -> Any:
 
 
 def _answer(command: list[str], name: str, expected: int) -> Any:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    with running(command, stderr=subprocess.PIPE) as process:
+        stdout, stderr = process.communicate()
     try:
-        answer = json.loads(done.stdout)
+        answer = json.loads(stdout)
     except ValueError:
-        answer = {"error": {"message": (done.stdout + done.stderr)[-500:].strip()}}
-    if done.returncode != expected:
+        answer = {"error": {"message": (stdout + stderr)[-500:].strip()}}
+    if process.returncode != expected:
         reason = answer.get("error", {}).get("message", "it should have failed")
         raise CyberKVError(
-            f"demo: {name} left with {done.returncode}, not {expected}: {reason}",
-            hint="run `cyberkv doctor`", command=name, exit_code=done.returncode,
+            f"demo: {name} left with {process.returncode}, not {expected}: {reason}",
+            hint="run `cyberkv doctor`", command=name, exit_code=process.returncode,
         )  # fmt: skip
     return answer
+
+
+@contextmanager
+def running(command: list[str], *, stderr: int) -> "Iterator[subprocess.Popen[str]]":
+    """Run a process that does not outlive the `with`, whatever ends it."""
+    with stoppable() as stop:  # a Ctrl-C while the process starts would leave it without a parent
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True)
+    with process:
+        try:
+            stop.check()
+            yield process
+        finally:
+            process.terminate()
+            process.wait()
 
 
 @contextmanager
 def serving(home: Path) -> Iterator[str]:
     """Run `serve` on a free port in a process of its own; give its URL."""
     line = [*PROGRAM, "--json", "--home", str(home), "serve", "--listen", "127.0.0.1:0"]
-    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
-        try:
-            assert process.stdout is not None  # noqa: S101  # a pipe was asked for
-            ready = json.loads(process.stdout.readline() or "{}")
-            if "url" not in ready:
-                raise CyberKVError(f"demo: serve did not start: {ready}", hint="run `cyberkv doctor`")
-            yield ready["url"]
-        finally:
-            process.terminate()
+    with running(line, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout is not None  # noqa: S101  # a pipe was asked for
+        ready = json.loads(process.stdout.readline() or "{}")
+        if "url" not in ready:
+            raise CyberKVError(f"demo: serve did not start: {ready}", hint="run `cyberkv doctor`")
+        yield ready["url"]

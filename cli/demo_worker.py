@@ -5,7 +5,6 @@ reads only the tokens of ROOT and computes them as they were made, without any b
 token by itself. Prints one JSON object. Scores are compared by the hash of their float32 bytes.
 """
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -103,5 +102,4 @@ def _blocks(session: Session, root: Cid) -> list[Cid]:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as in the program itself
     worker()

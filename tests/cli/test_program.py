@@ -17,7 +17,8 @@ from tests.cli.conftest import Command
 READING = [
     "list", "log x", "show x", "walk x", "diff a b", "find x", "stats", "fsck", "fsck --repair", "fork x --at 1",
     "index rebuild", "model list", "model show x", "model diff a b", "size x 1", "why x", "run x",
-    "chat", "run x --from y", "prefill /nonexistent", "publish x", "publish x --public --dry-run", "fetch x", "verify x", "serve",
+    "chat", "run x --from y", "prefill /nonexistent", "publish x", "publish x --public --dry-run",
+    "fetch x", "verify x", "serve",
 ]  # fmt: skip
 
 
@@ -74,12 +75,12 @@ def test_no_command_shows_the_help_page() -> None:
 
 def test_threads_do_not_spin_while_they_wait_unless_the_user_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli, "main", lambda: None)
-    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
     main()
-    assert os.environ["GOMP_SPINCOUNT"] == "1000"
-    monkeypatch.setenv("GOMP_SPINCOUNT", "7")
+    assert os.environ["OMP_WAIT_POLICY"] == "PASSIVE"
+    monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
     main()
-    assert os.environ["GOMP_SPINCOUNT"] == "7"
+    assert os.environ["OMP_WAIT_POLICY"] == "ACTIVE"
 
 
 def test_version_is_that_of_the_package() -> None:
