@@ -8,7 +8,7 @@ demo: $(VENV)/ready
 	$(BIN)/cyberkv demo
 
 test: $(VENV)/ready
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto
 
 slow: $(VENV)/ready
 	$(BIN)/python -m pytest --slow -m slow

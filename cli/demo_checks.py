@@ -86,7 +86,7 @@ def _tampering(story: Story) -> list[Check]:
         Check(
             "a changed bit was refused by the CID of its block",
             error["kind"] == "digest-mismatch" and tampered["altered"] in error["message"],
-            error["message"],
+            f"{tampered['altered']}, exit code 4",
         ),
         Check(
             "nothing wrong was stored",
