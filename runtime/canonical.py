@@ -17,6 +17,7 @@ from torch import Tensor
 from ..cybergraph.errors import UnsafeNumerics
 from .attention.panels import FLOOR_ROWS, PANEL_KEYS
 from .geometry import Geometry
+from .hot import HotMemory
 from .models.decoder import Decoder
 from .pool import Pool
 from .rope import Rotary
@@ -84,7 +85,7 @@ def probe(decoder: Decoder, rotary: Rotary, geometry: Geometry, *, step: Step = 
 
     def run(cuts: Tokens[int]) -> bytes:
         pool = Pool(geometry, -(-PROBE_TOKENS // geometry.block_size))
-        sequence = Sequence(decoder.config, rotary, pool)
+        sequence = Sequence(decoder.config, rotary, pool, HotMemory(decoder.config, pool.rows.dtype))
         sequence.extend_table(PROBE_TOKENS)
         start = 0
         for end in [*cuts, PROBE_TOKENS]:

@@ -8,6 +8,7 @@ from ..cybergraph.nodes import Model
 from ..cybergraph.store.base import Store
 from .canonical import Domain, probe
 from .geometry import Geometry
+from .hot import HotMemory
 from .models.config import DecoderConfig
 from .models.decoder import Decoder
 from .models.registry import LoadedModel
@@ -29,9 +30,11 @@ class Engine:
     pool: Pool
     domain: Domain
     geometry: Geometry = field(init=False)
+    memory: HotMemory = field(init=False)
 
     def __post_init__(self) -> None:
         self.geometry = self.pool.geometry
+        self.memory = HotMemory(self.config, self.pool.rows.dtype)
 
     @property
     def config(self) -> DecoderConfig:
@@ -40,7 +43,7 @@ class Engine:
 
     def new_sequence(self) -> Sequence:
         """Start an empty cache over the shared pool."""
-        return Sequence(self.config, self.rotary, self.pool)
+        return Sequence(self.config, self.rotary, self.pool, self.memory)
 
 
 def build_engine(

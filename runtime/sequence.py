@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from .attention.panels import PANEL_KEYS, panel_attention, row_attention
+from .hot import HotMemory
 from .models.config import DecoderConfig
 from .pool import Pool
 from .rope import Rotary
@@ -16,30 +17,34 @@ from .rope import Rotary
 class Sequence:
     """Cache of one sequence. Positions are contiguous from 0; the page table covers them block by block."""
 
-    def __init__(self, config: DecoderConfig, rotary: Rotary, pool: Pool) -> None:
+    def __init__(self, config: DecoderConfig, rotary: Rotary, pool: Pool, memory: HotMemory) -> None:
         self.config = config
         self.rotary = rotary
         self.pool = pool
+        self._memory = memory
         self.table: list[int] = []
         """Pool row of each block."""
         self.frozen = False
         """While true, `put` keeps what is there: a step is repeated for its output only."""
-        self._keys = torch.zeros(0)
-        self._values = torch.zeros(0)
-        self._capacity_tokens = 0
+        self._hot: Tensor | None = None
+        self._clean_tokens = 0
+        """Positions of the hot copy that were cleared: attention reads whole panels, and a NaN left behind by another
+        sequence would come through any mask."""
 
     def reserve(self, length_tokens: int) -> None:
         """Make room for `length_tokens` positions, padding rows included. Raises `TierFull`."""
         needed = -(-length_tokens // PANEL_KEYS) * PANEL_KEYS
-        if needed > self._capacity_tokens:
-            capacity = max(needed, 2 * self._capacity_tokens)
-            shape = (self.config.num_layers, self.config.num_kv_heads, capacity, self.config.head_dim)
-            grown = [torch.zeros(shape, dtype=self.pool.rows.dtype) for _ in range(2)]
-            if self._capacity_tokens:
-                grown[0][:, :, : self._capacity_tokens] = self._keys
-                grown[1][:, :, : self._capacity_tokens] = self._values
-            self._keys, self._values = grown
-            self._capacity_tokens = capacity
+        if needed <= self._clean_tokens:
+            return
+        if self._hot is None:
+            self._hot = self._memory.take(needed)
+        elif needed > self._hot.shape[3]:
+            grown = self._memory.take(max(needed, 2 * self._hot.shape[3]))
+            grown[:, :, :, : self._clean_tokens] = self._hot[:, :, :, : self._clean_tokens]
+            self._memory.give_back(self._hot)
+            self._hot = grown
+        self._hot[:, :, :, self._clean_tokens : needed].zero_()
+        self._clean_tokens = needed
 
     def extend_table(self, length_tokens: int) -> None:
         """Allocate pool rows until the table covers `length_tokens`. Raises `TierFull`."""
@@ -83,8 +88,14 @@ class Sequence:
         end = start + k.shape[0]
         if self.config.layers[layer].rotated:
             k = self.rotary.rotate(k, start)
-        self._keys[layer, :, start:end] = k.transpose(0, 1)
-        self._values[layer, :, start:end] = v.transpose(0, 1)
+        keys, values = self._layer(layer)
+        keys[:, start:end] = k.transpose(0, 1)
+        values[:, start:end] = v.transpose(0, 1)
+
+    def _layer(self, layer: int) -> tuple[Tensor, Tensor]:
+        if self._hot is None:
+            raise RuntimeError("reserve comes before reading or writing")
+        return self._hot[0, layer], self._hot[1, layer]
 
     def heat_blocks(self, first: int, last: int) -> None:
         """Make the hot copy of blocks `first` to `last` (excluded) from their raw rows."""
@@ -111,8 +122,12 @@ class Sequence:
         if kind.rotated:
             q = self.rotary.rotate(q, start)
         attend = row_attention if q.shape[0] == 1 else panel_attention
-        return attend(q, self._keys[layer], self._values[layer], start, kind.window, self.config.scale)
+        keys, values = self._layer(layer)
+        return attend(q, keys, values, start, kind.window, self.config.scale)
 
     def release(self) -> None:
-        """Give every pool row back."""
+        """Give every pool row and the hot copy back."""
         self.truncate_table(0)
+        if self._hot is not None:
+            self._memory.give_back(self._hot)
+            self._hot, self._clean_tokens = None, 0
