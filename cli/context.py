@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING
 import click
 
 from ..cybergraph.errors import NotFound
+from ..cybergraph.private import make_private_folder
 
 if TYPE_CHECKING:
     from ..cybergraph.index import Index
     from ..cybergraph.store.disk import DiskStore
     from ..runtime.models.registry import Registry
-
-PRIVATE = 0o700
-"""Mode of a home: KV blocks are the text of conversations."""
 
 
 def default_home() -> Path:
@@ -56,7 +54,7 @@ class Session:
         """Make the home if there is none, readable by its owner only, and open it to write."""
         self._writes = True
         if not self.has_home:
-            self.home.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
+            make_private_folder(self.home)
             self._makes_index = True
             self._open_all()
 

@@ -100,7 +100,7 @@ def _figures(story: Story, checks: list[Check]) -> dict[str, Any]:
 
 
 def _show(story: Story, data: dict[str, Any], checks: list[Check]) -> None:
-    for home, question, step in (("A", FIRST, story.record), ("B", NEXT, story.go_on), ("B", SECOND, story.second)):
+    for home, question, step in (("A", FIRST, story.record), ("B", NEXT, story.go_on), ("A", SECOND, story.second)):
         say(f"home {home}: {question}", bold=True)
         say(f"  {preview(step['text'], ANSWER_CHARS)}")
     say("")

@@ -75,9 +75,10 @@ def tell(session: Session, folder: Path, weights: Path, text: str) -> Story:
         story.fetch = cyberkv(b, "fetch", root, "--from", url)
         story.resume = worker(b, root)
         story.go_on = cyberkv(b, "run", "--max-tokens", MAX_TOKENS, "--from", root, "--name", "next", "--", NEXT)
-        remark(session, "home B: another question over the same text")
-        story.second = cyberkv(b, "run", "--max-tokens", MAX_TOKENS, "--name", "second", "--", f"{text}\n\n{SECOND}")
-        story.common = cyberkv(b, "diff", root, "second")
+        # In the home that computed the text: fetched blocks serve only conversations that go on from them.
+        remark(session, "home A: another question over the same text")
+        story.second = cyberkv(a, "run", "--max-tokens", MAX_TOKENS, "--name", "second", "--", f"{text}\n\n{SECOND}")
+        story.common = cyberkv(a, "diff", root, "second")
         remark(session, "home A: compute the same tokens without any block, then with one token edited")
         story.computed = worker(a, root, "--computed", str(story.prompt_tokens))
         remark(session, "home C: fetch it from a gateway that changes one bit")

@@ -44,8 +44,8 @@ def describe(error: BaseException) -> Failure:
     return Failure(1, "unexpected", f"{type(error).__name__}: {error}", hint, {})
 
 
-def report(error: BaseException, *, as_json: bool, verbose: int) -> int:
-    """Print an error, as JSON on stdout or as text on stderr, and give the exit code."""
+def report(error: BaseException, *, as_json: bool, verbose: int, color: bool) -> int:
+    """Print an error, as JSON on stdout or as text on stderr, in `color` on a terminal, and give the exit code."""
     failure = describe(error)
     if failure.kind == "unexpected" and verbose > 1:
         traceback.print_exception(error)
@@ -55,8 +55,7 @@ def report(error: BaseException, *, as_json: bool, verbose: int) -> int:
     elif isinstance(error, click.exceptions.NoArgsIsHelpError):
         error.show()
     else:
-        color = None if sys.stderr.isatty() else False
-        click.secho(f"error: {plain(failure.message)}", err=True, fg="red", color=color)
+        click.secho(f"error: {plain(failure.message)}", err=True, fg="red", color=color and sys.stderr.isatty())
         if failure.hint:
             click.echo(f"hint: {plain(failure.hint)}", err=True)
     return failure.exit_code

@@ -79,7 +79,8 @@ class Program(click.Group):
             sys.exit(1)
         except Exception as error:
             options = hoist(args)
-            sys.exit(report(error, as_json="--json" in options, verbose=_verbosity(options)))
+            color = "--no-color" not in options and not os.environ.get("NO_COLOR")
+            sys.exit(report(error, as_json="--json" in options, verbose=_verbosity(options), color=color))
         sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -14,8 +14,9 @@ from ..cybergraph.refs import resolve
 from .block_bars import block_bars
 from .context import Session, pass_session
 from .models import find_codec
+from .names import name_of_head
 from .options import LISTEN, REF
-from .output import answer, facts, say
+from .output import answer, facts, remark, say
 from .text import plain, preview, size
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def publish(session: Session, ref: str, *, public: bool, car: Path | None, dry_r
         session.open_to_write()
     cid = resolve(ref, session.index, session.store)
     plan = plan_publish(session.store, session.index, cid, "public" if public else None)
-    cid, root = plan.root, plan.conversation
+    recorded, cid, root = cid, plan.root, plan.conversation
     if car is not None:
         _check_free(car, cid)
     text = _text(session, root)
@@ -70,6 +71,7 @@ def publish(session: Session, ref: str, *, public: bool, car: Path | None, dry_r
                 publish_here(session.store, session.index, plan, progress)
             else:
                 publish_car(session.store, plan, car, progress)
+        _move_name(session, ref, recorded, plan)
     url = f"http://{LISTEN}/ipfs/{cid}" if car is None else car.resolve().as_uri()
     data = {
         "root": cid,
@@ -83,6 +85,15 @@ def publish(session: Session, ref: str, *, public: bool, car: Path | None, dry_r
         "plan": _listed(plan),
     }
     answer(session, data, lambda: _show(cid, url, car, dry_run=dry_run))
+
+
+def _move_name(session: Session, ref: str, recorded: "Cid", plan: "PublishPlan") -> None:
+    """Make the public root the head of the name: it is the one to share, and no other way leads to it."""
+    name = name_of_head(session.index, ref, recorded)
+    if plan.root == recorded or name is None:
+        return
+    session.index.set_head(name, plan.root, plan.conversation.created)
+    remark(session, f"{name} now ends at {plan.root}, which does not name the private parent; `log` has both roots")
 
 
 def _check_free(path: Path, root: "Cid") -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ..cybergraph.errors import CyberKVError
 from .context import Session, pass_session
 from .failure import INTERRUPTED
 from .interrupt import stoppable
@@ -87,12 +88,19 @@ def take_turn(recording: Recording, text: str, max_tokens: int, sampling: "Sampl
     pieces: list[str] = []
     shown = not recording.session.as_json
     with stoppable() as stop:
-        with suppress(KeyboardInterrupt):
+        try:
             recording.append(text, stop)
             for piece in recording.generate(max_tokens, sampling, stop):
                 pieces.append(piece)
                 if shown:
                     emit(piece)
+        except KeyboardInterrupt:
+            pass
+        except CyberKVError:
+            # What failed is told in any case; that nothing could be kept either is no news beside it.
+            with suppress(CyberKVError, KeyboardInterrupt):
+                recording.save_progress()
+            raise
         recording.save_progress()
     if shown:
         emit("\n")

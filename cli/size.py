@@ -8,6 +8,7 @@ import click
 from .context import Session, pass_session
 from .models import find_model
 from .output import answer, facts, table
+from .prompts import is_file
 from .text import duration
 from .text import size as size_words
 
@@ -97,7 +98,7 @@ def _row(link: Link) -> tuple[str, str, str, str]:
 def _geometry(session: Session, model: str) -> "Geometry":
     from ..runtime.geometry import Geometry, layers_per_leaf
 
-    if not (Path(model) / "config.json").is_file():
+    if not is_file(Path(model) / "config.json"):
         return Geometry.from_model(find_model(session, model).identity)
     from ..runtime.models.config import DecoderConfig
     from ..runtime.models.files import read_json

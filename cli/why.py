@@ -1,6 +1,5 @@
 """`why`: for each block of a text, whether it would be reused, and why not."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -9,7 +8,7 @@ from ..cybergraph.verdict import BlockVerdict, Verdict, explain
 from .context import Session, pass_session
 from .models import choose_model, need_codec
 from .output import answer, say
-from .prompts import first_turn, read_text
+from .prompts import first_turn, is_file, read_text
 from .text import size
 
 if TYPE_CHECKING:
@@ -57,7 +56,7 @@ def why(session: Session, text: str, *, model: str | None, system: str | None) -
 
 
 def _tokens(codec: "TextCodec", text: str, system: str | None) -> list[int]:
-    if text == "-" or Path(text).is_file():
+    if text == "-" or is_file(text):
         return codec.encode(read_text(text))
     return codec.encode(codec.render(first_turn(text, system)), special=False)
 

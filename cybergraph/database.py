@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Self, TypeAlias, TypeVar
 import lmdb
 
 from .errors import Corrupt, CyberKVError, NotFound, TierFull
+from .private import PRIVATE_FILE, make_private_folder
 
 Transaction: TypeAlias = Any
 """`lmdb.Transaction`; the binding has no types in the oldest version this project runs with."""
@@ -99,12 +100,12 @@ class Database:
             return opened
 
     def _open_environment(self, map_bytes: int, max_tables: int) -> Any:
-        self.path.mkdir(parents=True, exist_ok=True)
+        make_private_folder(self.path)
         while True:
             try:
                 return lmdb.open(
                     str(self.path), map_size=map_bytes, max_dbs=max_tables, max_readers=1024,
-                    max_spare_txns=8, readonly=self.read_only,
+                    max_spare_txns=8, readonly=self.read_only, mode=PRIVATE_FILE,
                 )  # fmt: skip
             except (lmdb.MemoryError, MemoryError):
                 if map_bytes <= LEAST_MAP_BYTES:

@@ -28,6 +28,7 @@ CHUNK_TOKENS = 512
 
 PROBE_TOKENS = PANEL_KEYS + FLOOR_ROWS
 PROBE_LAYERS = 3
+PROBE_SINGLE = 3
 
 Step = Callable[[Decoder, Sequence, Tokens[int], int], Tensor]
 
@@ -60,6 +61,9 @@ class Domain:
 
     name: str
     """`<dtype>-<16 hex digits>`: two settings with one name computed the same known answer."""
+    rows: str
+    """`<name>/<threads>-<8 hex digits>`: the same for provisional rows. One row at a time goes through other loops that
+    do depend on the number of threads; rows of a tail are loaded only where they would be computed alike."""
     broken: str | None = None
     """What differed, or None."""
 
@@ -80,17 +84,20 @@ def probe(decoder: Decoder, rotary: Rotary, geometry: Geometry, *, step: Step = 
     prefilling a hundred tokens; sets the thread count and puts it back.
     """
     decoder = decoder.truncated(PROBE_LAYERS)
+    count = min(PROBE_TOKENS, decoder.config.max_positions - PROBE_SINGLE)
     vocabulary = decoder.embeddings.shape[0]
-    tokens = [(7919 * i * i + 104729 * i + 13) % vocabulary for i in range(PROBE_TOKENS)]
+    tokens = [(7919 * i * i + 104729 * i + 13) % vocabulary for i in range(count + PROBE_SINGLE)]
 
-    def run(cuts: Tokens[int]) -> bytes:
-        pool = Pool(geometry, -(-PROBE_TOKENS // geometry.block_size))
+    def run(cuts: Tokens[int], single: int = 0) -> bytes:
+        pool = Pool(geometry, -(-(count + single) // geometry.block_size))
         sequence = Sequence(decoder.config, rotary, pool, HotMemory(decoder.config, pool.rows.dtype))
-        sequence.extend_table(PROBE_TOKENS)
+        sequence.extend_table(count + single)
         start = 0
-        for end in [*cuts, PROBE_TOKENS]:
+        for end in [*(cut for cut in cuts if cut < count), count]:
             step(decoder, sequence, tokens[start:end], start)
             start = end
+        for position in range(count, count + single):
+            single_step(decoder, sequence, [tokens[position]], position)
         layers = pool.rows[:, : len(decoder.layers), :, :, :, :]
         return blake3(layers.contiguous().view(torch.uint8).numpy().data).digest()
 
@@ -98,14 +105,15 @@ def probe(decoder: Decoder, rotary: Rotary, geometry: Geometry, *, step: Step = 
     threads = torch.get_num_threads()
     answer = run([])
     name = f"{geometry.dtype}-{answer.hex()[:16]}"
-    schedules = {f"steps of {size}": list(range(size, PROBE_TOKENS, size)), "an uneven cut": [size, 3 * size]}
+    rows = f"{name}/{threads}-{run([], PROBE_SINGLE).hex()[:8]}"
+    schedules = {f"steps of {size}": list(range(size, count, size)), "an uneven cut": [size, 3 * size]}
     for schedule, cuts in schedules.items():
         if run(cuts) != answer:
-            return Domain(name, f"{schedule} gave other bytes than one chunk")
+            return Domain(name, rows, f"{schedule} gave other bytes than one chunk")
     try:
         torch.set_num_threads(1 if threads > 1 else 2)
         if run([]) != answer:
-            return Domain(name, f"{torch.get_num_threads()} threads gave other bytes than {threads}")
+            return Domain(name, rows, f"{torch.get_num_threads()} threads gave other bytes than {threads}")
     finally:
         torch.set_num_threads(threads)
-    return Domain(name)
+    return Domain(name, rows)

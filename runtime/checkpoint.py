@@ -19,7 +19,7 @@ def checkpoint(live: Live, *, title: str, created: str, parent: Cid | None = Non
         leaves = [(Cid.of(rows_of_group, "raw", engine.model.leaf_hash), rows_of_group) for rows_of_group in rows]
         engine.store.put_many(leaves, hashed=True)
         kv = tuple(cid for cid, _ in leaves)
-        tail = Tail(tokens=tuple(tokens), prefilled=live.prefilled, domain=engine.domain.name, kv=kv)
+        tail = Tail(tokens=tuple(tokens), prefilled=live.prefilled, domain=engine.domain.rows, kv=kv)
     return build_root(
         engine.store,
         model=engine.model_cid,
@@ -30,6 +30,7 @@ def checkpoint(live: Live, *, title: str, created: str, parent: Cid | None = Non
         created=created,
         parent=parent,
         fork_at=fork_at,
+        approx=live.approx,
         payload_bytes=len(live.tokens) * engine.geometry.bytes_per_token,
     )
 
@@ -50,9 +51,10 @@ def resume(engine: Engine, root_cid: Cid) -> Live:
     """
     root = load_root(engine.store, root_cid)
     require_model(engine, root)
-    live = Live(engine)
+    live = Live(engine, approx=root.approx)
     steps = list(walk(engine.store, root))
     tokens = [token for step in steps for token in step.block.tokens]
+    live.check_tokens([*tokens, *root.tail.tokens])
     live.adopt([step.cid for step in steps], tokens)
     live.counts.tokens_reused = live.boundary
     live.append(tokens[live.boundary :])
@@ -64,7 +66,7 @@ def resume(engine: Engine, root_cid: Cid) -> Live:
 def _restore_tail(live: Live, tail: Tail) -> None:
     """Load the tail's rows if this domain made them, else compute them again the way they were made."""
     engine, tokens = live.engine, list(tail.tokens)
-    loaded = bool(tail.kv) and tail.domain == engine.domain.name and _load_tail(live, tail)
+    loaded = bool(tail.kv) and tail.domain == engine.domain.rows and _load_tail(live, tail)
     live.restore_tail(tokens, tail.prefilled, loaded=loaded)
     if loaded:
         live.counts.tokens_reused += len(tokens)

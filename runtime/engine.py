@@ -6,6 +6,7 @@ from ..cybergraph.cid import Cid
 from ..cybergraph.index import Index
 from ..cybergraph.nodes import Model
 from ..cybergraph.store.base import Store
+from .attention.panels import FLOOR_ROWS
 from .canonical import Domain, probe
 from .geometry import Geometry
 from .hot import HotMemory
@@ -69,5 +70,6 @@ def known_answer(loaded: LoadedModel) -> Domain:
 
 def _prepare(loaded: LoadedModel) -> tuple[Decoder, Rotary]:
     config, dtype = loaded.config, DTYPES[loaded.geometry.dtype]
-    rotary = Rotary(config.head_dim, config.rope_base, dict(config.rope_scaling), config.max_positions, dtype)
+    positions = config.max_positions + FLOOR_ROWS  # padding rows of the last step stand beyond the model's own
+    rotary = Rotary(config.head_dim, config.rope_base, dict(config.rope_scaling), positions, dtype)
     return Decoder(config, loaded.weights), rotary

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..cybergraph.cid import Cid
 from ..cybergraph.errors import OutOfRange
+from ..cybergraph.index import Index
 from ..cybergraph.prefix import PrefixKey, prefix_key
 from .adopt import Miss, adopt_blocks
 from .canonical import CHUNK_TOKENS, canonical_step, single_step
@@ -31,7 +32,7 @@ class Counts:
     tokens_reused: int = 0
     """Tokens whose K and V were loaded instead of computed."""
     tokens_computed: int = 0
-    """Tokens that went through the model to extend the conversation; repeats for a swap or a replay not counted."""
+    """Tokens that went through the model: new ones, and a tail computed again on resume; the repeat of a swap not."""
     blocks_new: int = 0
     """Blocks sealed here."""
     misses: list[Miss] = field(default_factory=list)
@@ -41,8 +42,11 @@ class Counts:
 class Live:
     """One conversation in memory. Not safe for use by several threads."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, *, approx: str | None = None) -> None:
         self.engine = engine
+        self.approx = approx
+        """Why the bytes are not exact, or None. What follows from them is not exact either: it is stored and never
+        indexed."""
         self.tokens: list[int] = []
         self.blocks: list[Cid] = []
         """Sealed blocks, in order."""
@@ -59,6 +63,10 @@ class Live:
         return len(self.blocks) * self.engine.geometry.block_size
 
     @property
+    def _index(self) -> Index | None:
+        return None if self.approx else self.engine.index
+
+    @property
     def tail(self) -> list[int]:
         """The tokens after the last full block."""
         return self.tokens[self.boundary :]
@@ -70,11 +78,11 @@ class Live:
         whole chunks that were done. Raises `UnsafeNumerics`, `OutOfRange`, `TierFull`.
         """
         engine, start = self.engine, self.boundary
-        engine.domain.require_sound()
-        pending = self.tail + list(tokens)
         if not tokens:
             return
-        self._check_tokens(tokens)
+        engine.domain.require_sound()
+        pending = self.tail + list(tokens)
+        self.check_tokens(tokens)
         total = start + len(pending)
         if total > engine.config.max_positions:
             raise OutOfRange(
@@ -87,7 +95,7 @@ class Live:
         self.adopt(self._known(pending), pending)
         reused = self.boundary - start
         self.counts.tokens_reused += max(0, reused - carried)
-        sealer, known, first = Sealer(engine.store, engine.index), len(self.blocks), self.boundary
+        sealer, known, first = Sealer(engine.store, self._index), len(self.blocks), self.boundary
         try:
             self._prefill_chunks(pending[reused:], sealer, progress)
         finally:
@@ -108,13 +116,13 @@ class Live:
             if progress:
                 progress(len(self.tokens), total)
 
-    def _check_tokens(self, tokens: Tokens[int]) -> None:
-        """A tokenizer may know more tokens than the model; such a token must not reach the embedding."""
+    def check_tokens(self, tokens: Tokens[int]) -> None:
+        """Check that the model knows these tokens: a tokenizer or a foreign block may not. Raises `OutOfRange`."""
         most = self.engine.config.vocab_size
         if wrong := [token for token in tokens if not 0 <= token < most]:
             raise OutOfRange(
                 f"token {wrong[0]} is outside the model's vocabulary of {most}",
-                hint="the tokenizer beside the model belongs to another one",
+                hint="the tokenizer, or the conversation, belongs to another model",
                 token=wrong[0],
             )
 
@@ -168,7 +176,7 @@ class Live:
         if sealed := self._name_full():
             sealer.store(sealed)
         self.prefilled = len(self.tail)
-        self._hidden = hidden[-1]
+        self._hidden = hidden[-1].clone()  # a view would keep the whole chunk in memory
 
     def _name_full(self) -> Sealed | None:
         """Name the full blocks that have no name yet and count them as this conversation's."""
@@ -192,19 +200,41 @@ class Live:
         """Extend by one token: one fast provisional row, or, if it fills the block, the canonical step over it."""
         engine, size, position = self.engine, self.engine.geometry.block_size, len(self.tokens)
         engine.domain.require_sound()
+        if position >= engine.config.max_positions:
+            raise OutOfRange(
+                f"the model's {engine.config.max_positions} positions are used up", hint="fork the conversation earlier"
+            )
         self.sequence.extend_table(position + 1)
         if (position + 1) % size:
             hidden = single_step(engine.decoder, self.sequence, [token], position)
             self.tokens.append(token)
         else:
-            window = [*self.tail, token]
-            hidden = canonical_step(engine.decoder, self.sequence, window, self.boundary)
+            hidden = self._fill(token)
+        self.counts.tokens_computed += 1
+        self._hidden = hidden[-1].clone()
+
+    def _fill(self, token: int) -> Tensor:
+        """Compute the tail and `token` as one canonical step into another pool row, seal it, and only then swap rows.
+
+        Stopped or failed half-way, the conversation is what it was.
+        """
+        engine, sequence, position, known = self.engine, self.sequence, len(self.tokens), len(self.blocks)
+        provisional, sequence.table[-1] = sequence.table[-1], engine.pool.allocate()
+        try:
+            hidden = canonical_step(engine.decoder, sequence, [*self.tail, token], self.boundary)
             self.tokens.append(token)
             if sealed := self._name_full():
-                store_blocks(engine.store, engine.index, sealed)
-            self.prefilled = 0
-        self.counts.tokens_computed += 1
-        self._hidden = hidden[-1]
+                store_blocks(engine.store, self._index, sealed)
+        except BaseException:
+            self.counts.blocks_new -= len(self.blocks) - known
+            del self.blocks[known:], self._keys[known:], self.tokens[position:]
+            engine.pool.release(sequence.table[-1])
+            sequence.table[-1] = provisional
+            sequence.heat_rows(self.boundary, len(self.tail))
+            raise
+        engine.pool.release(provisional)
+        self.prefilled = 0
+        return hidden
 
     def next_logits(self) -> Tensor:
         """Scores of the next token. Shapes: [vocab_size] float32. After a load, one step is repeated for them."""
@@ -262,7 +292,7 @@ class Live:
         if not 0 <= at <= len(self.tokens):
             raise OutOfRange(f"cannot fork at {at}, the conversation has {len(self.tokens)} tokens", at=at)
         size = self.engine.geometry.block_size
-        child, full = Live(self.engine), at // size
+        child, full = Live(self.engine, approx=self.approx), at // size
         child.tokens = self.tokens[: full * size]
         child.blocks, child._keys = self.blocks[:full], self._keys[:full]
         child.sequence.reserve(at)

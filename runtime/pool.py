@@ -21,7 +21,14 @@ class Pool:
     def __init__(self, geometry: Geometry, capacity_blocks: int) -> None:
         g = geometry
         self.geometry = geometry
-        self._memory = mmap.mmap(-1, max(1, capacity_blocks) * g.block_bytes)
+        try:
+            self._memory = mmap.mmap(-1, max(1, capacity_blocks) * g.block_bytes)
+        except (OSError, OverflowError) as error:
+            raise TierFull(
+                f"no room for a pool of {capacity_blocks} blocks of {g.block_bytes} bytes: {error}",
+                hint="give the pool fewer blocks, or the process more address space",
+                capacity_blocks=capacity_blocks,
+            ) from error
         self.rows: Tensor = torch.frombuffer(self._memory, dtype=DTYPES[g.dtype]).view(
             capacity_blocks, g.num_layers, 2, g.block_size, g.num_kv_heads, g.head_dim
         )

@@ -93,6 +93,6 @@ def _convert(
         domain = index.domain_of(part[0].cid) or UNKNOWN_DOMAIN
         prev = blocks[-1] if blocks else None
         sealed = name_blocks(target, new, model_cid, prev, unsealed, domain)
-        store_blocks(store, index, sealed)
+        store_blocks(store, None if root.approx else index, sealed)
         blocks += sealed.cids
     return blocks, [*tokens, *root.tail.tokens]

@@ -48,13 +48,16 @@ def name_blocks(
     return sealed
 
 
-def store_blocks(store: Store, index: Index, sealed: Sealed) -> None:
+def store_blocks(store: Store, index: Index | None, sealed: Sealed) -> None:
     """Store named blocks durably, then index them. A crash between the two costs a later lookup a miss.
+
+    Without an index they are only stored: approximate blocks must not be found by their inputs.
 
     Raises `TierFull`.
     """
     store.put_many(sealed.items, hashed=True)
-    index.add_blocks(sealed.entries)
+    if index is not None:
+        index.add_blocks(sealed.entries)
 
 
 class Sealer:
@@ -64,7 +67,7 @@ class Sealer:
     not written, so what is stored is always a prefix.
     """
 
-    def __init__(self, store: Store, index: Index) -> None:
+    def __init__(self, store: Store, index: Index | None) -> None:
         self._store, self._index = store, index
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sealer")
         self._pending: Future[None] | None = None

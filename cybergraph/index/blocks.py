@@ -115,17 +115,22 @@ class BlockTables:
         Each block continues the one before it, the first one `after` (None: the start of a conversation). Among chains
         of the greatest length, the one with the most blocks of `domain` is given, then the one added first. One table
         read per prefix key, in one transaction; stops drawing from `prefixes` at the first miss.
+
+        Blocks of `UNKNOWN_DOMAIN` were fetched: that they are what their CIDs say is checked, who computed them is not
+        known. They count only for a conversation that goes on from such a block already (`after`), so that fetching
+        something can never change what another prompt answers.
         """
         own, table = domain.encode(), self._database["found"]
         reached: dict[bytes, int] = {pack_prev(after): 0}  # block -> blocks of the own domain on the way to it
         steps: list[dict[bytes, bytes]] = []  # per position: block -> prev
+        fetched = after is not None and self.domain_of(after) == UNKNOWN_DOMAIN
         with self._database.read() as txn:
             for prefix in prefixes:
                 self.reads += 1
                 scores: dict[bytes, int] = {}
                 step: dict[bytes, bytes] = {}
                 for block, prev, owner in unpack_found(txn.get(prefix, default=b"", db=table)):
-                    if prev in reached:
+                    if prev in reached and (fetched or owner != _UNKNOWN):
                         score = reached[prev] + (owner == own)
                         scores[block] = max(score, scores.get(block, 0))
                         step[block] = prev

@@ -160,7 +160,9 @@ class DiskStore(Store):
         return self._catalog.has(txn, cid) and cid not in self._damaged
 
     def size_bytes(self, cid: Cid) -> int | None:
-        """See `Store`."""
+        """See `Store`. A block that this process has seen damaged is not here."""
+        if cid in self._damaged:
+            return None
         with self._database.read() as txn:
             if cid.codec == "raw":
                 place = self._catalog.place(txn, cid)

@@ -6,6 +6,7 @@ from typing import Final
 
 from ..database import disk_error
 from ..errors import NotFound, UnsupportedFormat
+from ..private import PRIVATE_FILE, make_private_folder
 from .slab import sync_folder
 
 FILE_NAME: Final = "FORMAT"
@@ -16,7 +17,7 @@ def open_folder(path: Path, *, read_only: bool) -> None:
     """Check a store's folder, or make it. Raises `NotFound`, `UnsupportedFormat`, `TierFull`."""
     if not read_only:
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            make_private_folder(path)
         except FileExistsError:
             raise UnsupportedFormat(f"{path} is not a folder", hint="check --home", path=str(path)) from None
     # In this order: another process that makes the store now writes FORMAT before anything else.
@@ -43,7 +44,7 @@ def open_folder(path: Path, *, read_only: bool) -> None:
 def _write(path: Path) -> None:
     temporary = path / f".{FILE_NAME}-{os.getpid()}"
     try:
-        with temporary.open("w") as file:
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, PRIVATE_FILE), "w") as file:
             file.write(FORMAT)
             file.flush()
             os.fsync(file.fileno())

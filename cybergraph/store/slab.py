@@ -16,6 +16,7 @@ from threading import Lock
 from typing import Final, NamedTuple
 
 from ..cid import Buffer
+from ..private import PRIVATE_FILE
 
 KIB: Final = 1024
 SLOT_UNIT_BYTES: Final = 4 * KIB
@@ -78,7 +79,7 @@ class SlabFiles:
     def reserve(self, slab: SlabId, slots: int) -> None:
         """Make the file long enough for `slots` slots, allocated on disk; make the file if there is none."""
         if not (self._folder / slab.file_name).exists():
-            os.close(os.open(self._folder / slab.file_name, os.O_RDWR | os.O_CREAT, 0o644))
+            os.close(os.open(self._folder / slab.file_name, os.O_RDWR | os.O_CREAT, PRIVATE_FILE))
             sync_folder(self._folder)
         fd, needed_bytes = self._fd(slab), slots * slab.slot_bytes
         size_bytes = os.fstat(fd).st_size

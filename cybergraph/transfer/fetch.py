@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 from ..chain import Step, block_cids, walk
 from ..cid import Cid
-from ..errors import MalformedCbor, MalformedNode
+from ..errors import BlockNotFound, DigestMismatch, MalformedCbor, MalformedNode
 from ..identity import require_same
 from ..index import UNKNOWN_DOMAIN, Index, IndexEntry
 from ..nodes import Conversation, Model, Node, decode_node
@@ -119,7 +119,15 @@ class _Fetch:
     def _node(self, cid: Cid, kind: type[N]) -> tuple[bytes, N]:
         if cid.codec == "raw":
             raise _other_type(cid, kind, "leaf")
-        data = self._store.get(cid) if self._store.has(cid) else self._all([cid])[cid]
+        try:
+            data = self._store.get(cid)
+        except BlockNotFound:
+            data = self._all([cid])[cid]
+        except DigestMismatch:
+            # A damaged node of our own is replaced like one that is absent, if somebody has it.
+            if not (got := dict(self._sources.blocks([cid]))):
+                raise
+            data = got[cid]
         node = decode_node(data)
         if not isinstance(node, kind):
             raise _other_type(cid, kind, type(node).TYPE)

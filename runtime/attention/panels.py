@@ -63,8 +63,11 @@ def panel_attention(q: Tensor, keys: Tensor, values: Tensor, start: int, window:
 
 
 def _row_ranges(panel: int, start: int, end: int, window: int | None) -> Iterator[tuple[int, int, bool]]:
-    """Cut the positions that see a panel by whether they need a mask: its own rows, those that see all of it, and
-    those whose window has begun to leave it. Gives (first, last excluded, masked)."""
+    """Cut the positions that see a panel by whether they need a mask.
+
+    In order: the panel's own rows, those that see all of it, those whose window has begun to leave it. Gives (first,
+    last excluded, masked).
+    """
     own = panel + PANEL_KEYS
     ranges = [(panel, own, True), (own, end, False)]
     if window is not None:

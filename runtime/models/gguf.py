@@ -15,6 +15,7 @@ from gguf import dequantize
 from numpy.typing import NDArray
 
 from ...cybergraph.errors import Corrupt, TierFull, UnsupportedModel
+from ...cybergraph.private import PRIVATE_FILE, make_private_folder
 from .config import DecoderConfig
 from .gguf_config import ROPE_FACTORS, config_from_gguf
 from .gguf_file import GgufFile
@@ -49,7 +50,7 @@ def convert(path: Path, folder: Path, *, progress: Callable[[int, int], None] | 
     decoder = DecoderConfig.from_hf(config)
     tensors = _tensors(source, decoder)
     tokenizer = tokenizer_from_gguf(source.metadata)
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    make_private_folder(folder.parent)
     part = Path(tempfile.mkdtemp(prefix=".part-", dir=folder.parent))
     try:
         with (part / "model.safetensors").open("wb") as file:
@@ -62,6 +63,8 @@ def convert(path: Path, folder: Path, *, progress: Callable[[int, int], None] | 
         template = source.metadata.get("tokenizer.chat_template")
         if isinstance(template, str):
             (part / "chat_template.jinja").write_text(template, encoding="utf-8")
+        for each in part.iterdir():
+            each.chmod(PRIVATE_FILE)
         part.rename(folder)
     except OSError as error:
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST) and folder.exists():

@@ -11,6 +11,7 @@ from ...cybergraph.cid import Cid
 from ...cybergraph.errors import Corrupt, CyberKVError, UnsupportedFormat
 from ...cybergraph.identity import digest
 from ...cybergraph.nodes import Model
+from ...cybergraph.private import make_private_folder
 from .files import read_json
 
 _VERSION: Final = 1
@@ -50,7 +51,7 @@ def write_record(path: Path, record: ModelRecord) -> None:
         "tokenizer_file": record.tokenizer_file,
         "identity": record.identity.encode().hex(),
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_private_folder(path.parent)
     with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".part", delete=False) as file:
         json.dump(content, file, indent=2)
         file.flush()

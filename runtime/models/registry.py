@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from blake3 import blake3
 
 from ...cybergraph.cid import Cid, HashName
-from ...cybergraph.errors import BadReference, IdentityMismatch, NameNotFound, NotFound, Refused
+from ...cybergraph.errors import BadReference, IdentityMismatch, NameNotFound, NotFound, Refused, UnsupportedModel
 from ...cybergraph.identity import require_same
 from ...cybergraph.nodes import Model
 from ...cybergraph.refs import LEAST_PREFIX_CHARS
@@ -33,6 +33,9 @@ __all__ = ["LoadedModel", "ModelRecord", "Registry", "smollm2_source"]
 
 Progress = Callable[[int, int], None]
 """Called with (bytes done, bytes in all) while a GGUF file is converted."""
+
+BLOCK_SIZES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+"""Sizes that divide a panel of keys, so that blocks and panels have common boundaries."""
 
 _CONVERSION: Final = 1
 """Version of what `gguf.convert` writes: a higher one converts again."""
@@ -78,6 +81,13 @@ class Registry:
         """
         from .weights import weights_digest
 
+        if block_size not in BLOCK_SIZES:
+            raise UnsupportedModel(
+                f"block_size {block_size}, must be one of {', '.join(map(str, BLOCK_SIZES))}",
+                hint="16 suits chats, 64 long documents",
+                field="block_size",
+                got=block_size,
+            )
         source = source.resolve()
         name = _default_name(source) if name is None else name
         if not _NAME.fullmatch(name):

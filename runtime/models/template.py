@@ -40,7 +40,7 @@ class ChatTemplate:
         environment.globals["raise_exception"] = _raise_exception
         try:
             self._template = environment.from_string(source)
-        except (TemplateError, RecursionError) as error:
+        except (TemplateError, ValueError, MemoryError, RecursionError) as error:
             raise Corrupt(f"the chat template does not compile: {error}", field="chat_template") from error
         self._variables = dict(variables)
 
@@ -67,7 +67,15 @@ class ChatTemplate:
                         f"the chat template writes over {MAX_RENDERED_CHARS} characters",
                         field="chat_template",
                     )
-        except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, RecursionError) as error:
+        except (
+            TemplateError,
+            TypeError,
+            ValueError,
+            ArithmeticError,
+            LookupError,
+            MemoryError,
+            RecursionError,
+        ) as error:
             if isinstance(error, LimitExceeded):
                 raise
             raise Refused(

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pty
 import re
 from pathlib import Path
 
@@ -12,7 +13,8 @@ from cyberkv.cli import failure
 from cyberkv.cli.main import cli, hoist, main
 from cyberkv.cybergraph import errors
 from cyberkv.cybergraph.cid import Cid
-from tests.cli.conftest import Command
+from tests.cli.conftest import STORY, Command
+from tests.unit.gguf_files import write_gguf
 
 READING = [
     "list", "log x", "show x", "walk x", "diff a b", "find x", "stats", "fsck", "fsck --repair", "fork x --at 1",
@@ -58,8 +60,43 @@ def test_the_home_is_else_the_data_folder_of_the_platform(tmp_path: Path, monkey
 
 
 def test_a_home_is_private(cyberkv: Command, tiny_folder: Path, tmp_path: Path) -> None:
-    Command(tmp_path / "new")("model", "add", tiny_folder)
-    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
+    made, given = tmp_path / "made", tmp_path / "given"
+    given.mkdir()
+    given.chmod(0o755)
+    gguf = write_gguf(tiny_folder, tmp_path / "converted.gguf", "llama")
+    for home in (made, given):
+        command = Command(home)
+        command("model", "add", tiny_folder, "--name", "tiny")
+        command("model", "add", gguf)
+        command("prefill", "-", "--model", "tiny", "--name", "story", stdin=STORY)
+        inside = list(home.rglob("*"))
+        assert {"FORMAT", "data.mdb", "lock.mdb", "tiny.json", "model.safetensors"} <= {each.name for each in inside}
+        assert {each for each in inside if each.stat().st_mode & 0o777 != (0o700 if each.is_dir() else 0o600)} == set()
+    assert made.stat().st_mode & 0o777 == 0o700
+    assert given.stat().st_mode & 0o777 == 0o755  # its owner's choice; what is in it is closed all the same
+
+
+@pytest.mark.parametrize("off", ["--no-color", "NO_COLOR"])
+def test_errors_are_red_only_where_that_is_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, off: str) -> None:
+    def shown(*options: str) -> str:
+        ours, theirs = pty.openpty()
+        with os.fdopen(theirs, "w") as terminal, monkeypatch.context() as patch:
+            patch.setattr("sys.stderr", terminal)
+            with pytest.raises(SystemExit):
+                cli.main(["--home", str(tmp_path / "none"), "list", *options])
+            terminal.flush()
+            text = os.read(ours, 4096).decode()
+        os.close(ours)
+        return text
+
+    assert "\x1b[31merror: " in shown()
+    if off.startswith("-"):
+        plain = shown(off)
+    else:
+        monkeypatch.setenv(off, "1")
+        plain = shown()
+    assert "error: " in plain
+    assert "\x1b" not in plain
 
 
 def test_quiet_and_verbose_exclude_each_other(cyberkv: Command) -> None:

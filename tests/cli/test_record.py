@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from cyberkv.cybergraph.errors import TierFull
 from cyberkv.runtime.live import Live
 from tests.cli.conftest import STORY, Command
 
@@ -192,6 +193,37 @@ def test_ctrl_c_between_tokens_records_the_answer_so_far(cyberkv: Command, monke
     assert cyberkv.json("show", "part")["cid"] == part["root"]
     assert cyberkv.json("diff", "whole", "part")["common_tokens"] == part["tokens_total"]
     assert cyberkv("fsck").exit_code == 0
+
+
+def test_a_failure_between_tokens_is_told_and_the_answer_so_far_recorded(
+    cyberkv: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = cyberkv.json("run", "Hello", "--max-tokens", 9, "--name", "whole")
+    decode, calls = Live.decode, itertools.count()
+
+    def failing(*args: Any, **options: Any) -> Any:
+        if next(calls) == 3:
+            raise TierFull("no room for a block", hint="free some space")
+        return decode(*args, **options)
+
+    monkeypatch.setattr(Live, "decode", failing)
+    error = cyberkv.error(8, "run", "Hello", "--max-tokens", 9, "--name", "part")
+    assert error["message"] == "no room for a block"
+    part = cyberkv.json("show", "part")
+    assert part["node"]["length"] == whole["tokens_total"] - whole["tokens_generated"] + 3
+    assert cyberkv.json("diff", "whole", "part")["common_tokens"] == part["node"]["length"]
+    assert cyberkv("fsck").exit_code == 0
+
+
+def test_a_failure_before_anything_was_computed_records_nothing(
+    cyberkv: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: object) -> None:
+        raise TierFull("no room for a block")
+
+    monkeypatch.setattr(Live, "_prefill", failing)
+    assert cyberkv.error(8, "run", "Hello")["message"] == "no room for a block"
+    assert cyberkv.json("list")["conversations"] == []
 
 
 def test_ctrl_c_while_prefilling_records_whole_chunks(cyberkv: Command, monkeypatch: pytest.MonkeyPatch) -> None:

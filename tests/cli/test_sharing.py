@@ -120,6 +120,29 @@ def test_the_parent_of_a_fork_is_withheld(story: Command) -> None:
     assert story.json("publish", "short", "--public", "--dry-run")["withheld"] == []
 
 
+def test_a_published_fork_is_listed_by_the_root_to_share(story: Command, elsewhere: Command, tmp_path: Path) -> None:
+    story("fork", "story", "--at", 32, "--name", "short")
+    private = root_of(story, "short")
+    story("publish", "short", "--public", "--dry-run")
+    assert root_of(story, "short") == private
+    result = story("--json", "publish", "short", "--public", "--yes")
+    public = result.json["root"]
+    assert public != private
+    assert f"short now ends at {public}" in result.stderr
+    listed = {each["name"]: each for each in story.json("list")["conversations"]}
+    assert (listed["short"]["root"], listed["short"]["public"]) == (public, True)
+    assert (listed["story"]["root"], listed["story"]["public"]) == (root_of(story), False)
+    logged = story.json("log", "short")["roots"]
+    assert [(each["root"], each["public"]) for each in logged] == [(private, False), (public, True)]
+    again = story("--json", "publish", "short", "--public", "--yes")
+    assert (again.json["root"], "now ends" in again.stderr) == (public, False)
+    story("publish", private, "--public", "--yes")  # no longer the head of a name
+    assert [each["root"] for each in story.json("log", "short")["roots"]] == [private, public]
+    story("publish", "short", "--public", "--yes", "--car", tmp_path / "short.car")
+    assert elsewhere.json("fetch", public, "--from", tmp_path / "short.car")["root"] == public
+    assert story("fsck").exit_code == 0
+
+
 def test_a_damaged_conversation_is_not_published(story: Command) -> None:
     leaf = story.json("show", story("--json", "walk", "story").lines[2]["cid"])["node"]["kv"][0]
     story.damage(leaf)

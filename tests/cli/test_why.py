@@ -49,6 +49,21 @@ def test_a_prompt_is_asked_about_as_run_would_take_it(cyberkv: Command) -> None:
     assert "HIT" not in verdicts(cyberkv.json("why", prompt, "--system", "Be brief and kind."))
 
 
+@pytest.mark.parametrize("prompt_bytes", [300, 5000])
+def test_a_prompt_may_be_longer_than_a_file_name(cyberkv: Command, prompt_bytes: int) -> None:
+    answer = cyberkv.json("why", "x" * prompt_bytes)
+    assert answer["tokens"] > prompt_bytes
+    assert set(verdicts(answer)) == {"RECOMPUTE"}
+
+
+@pytest.mark.parametrize("name_bytes", [300, 5000])
+def test_a_name_too_long_for_a_file_is_not_found(cyberkv: Command, name_bytes: int) -> None:
+    name = "x" * name_bytes
+    assert cyberkv.error(3, "size", name, 1)["kind"] == "name-not-found"
+    error = cyberkv.error(3, "prefill", name)
+    assert (error["kind"], "too long" in error["message"]) == ("not-found", True)
+
+
 def test_a_damaged_leaf_is_named(story: Command, story_file: Path) -> None:
     block = story("walk", "story", "--json").lines[3]["cid"]
     [leaf] = story.json("show", block)["node"]["kv"]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from collections.abc import Sequence as Tokens
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor
 from cyberkv.cybergraph.errors import UnsafeNumerics
 from cyberkv.runtime import sequence as sequence_module
 from cyberkv.runtime.attention.panels import PANEL_KEYS, panel_attention
-from cyberkv.runtime.canonical import Domain, canonical_step, probe
+from cyberkv.runtime.canonical import canonical_step, probe
 from cyberkv.runtime.engine import Engine
 from cyberkv.runtime.live import Live
 from cyberkv.runtime.models.decoder import Decoder
@@ -131,7 +132,7 @@ def test_probe_refuses_a_setting_where_the_rule_is_broken(
 
 def test_nothing_is_sealed_where_the_rule_is_broken(tiny_engine: Callable[..., Engine]) -> None:
     engine = tiny_engine("llama")
-    engine.domain = Domain(engine.domain.name, "steps of 16 gave other bytes than one chunk")
+    engine.domain = replace(engine.domain, broken="steps of 16 gave other bytes than one chunk")
     live = Live(engine)
     before = set(engine.store.cids())
     with pytest.raises(UnsafeNumerics, match="steps of 16"):

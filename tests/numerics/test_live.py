@@ -284,6 +284,79 @@ def test_a_failed_write_leaves_what_is_stored(
     assert list(fsck(engine.store, engine.index)) == []
 
 
+@pytest.mark.parametrize("fails_in", ["forward", "store"])
+def test_a_swap_that_fails_changes_nothing(
+    fails_in: str, tiny_engine: Engines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = tiny_engine()
+    live = started(engine, TOKENS[:20])
+    for token in TOKENS[20:31]:
+        live.decode(token)
+    before = (list(live.tokens), list(live.blocks), live.prefilled, replace(live.counts), live.next_logits().clone())
+    used = engine.pool.used_blocks
+    if fails_in == "store":
+        monkeypatch.setattr(engine.store, "put_many", lambda *_, **__: (_ for _ in ()).throw(TierFull("no space left")))
+        error: type[BaseException] = TierFull
+    else:  # Ctrl-C in the last layer, when the rows of the others are written
+        put, last = live.sequence.put, engine.config.num_layers - 1
+
+        def interrupted(layer: int, *rest: Any) -> None:
+            if layer == last:
+                raise KeyboardInterrupt
+            put(layer, *rest)
+
+        monkeypatch.setattr(live.sequence, "put", interrupted)
+        error = KeyboardInterrupt
+    with pytest.raises(error):
+        live.decode(TOKENS[31])
+    monkeypatch.undo()
+    assert (live.tokens, live.blocks, live.prefilled, live.counts) == before[:4]
+    assert torch.equal(live.next_logits(), before[4])
+    assert engine.pool.used_blocks == used
+    by_rows = resume(engine, record(live))
+    by_replay = resume(engine, without_tail_rows(engine, record(live)))
+    assert torch.equal(by_rows.next_logits(), before[4])
+    assert torch.equal(by_replay.next_logits(), before[4])
+    live.decode(TOKENS[31])
+    assert live.blocks == started(tiny_engine(home="straight"), TOKENS[:32]).blocks
+    assert list(fsck(engine.store, engine.index)) == []
+
+
+def test_what_follows_from_approximate_bytes_is_never_found(tiny_engine: Engines) -> None:
+    engine = tiny_engine()
+    live = started(engine, TOKENS[:40])
+    root = chain.load_root(engine.store, record(live))
+    approximate = engine.store.put_node(replace(root, approx="spliced"))
+    again = resume(engine, approximate)
+    again.append(TOKENS[40:100])
+    list(again.fork(90).generate(10, Sampling()))
+    after = chain.load_root(engine.store, record(again))
+    assert after.approx == "spliced"
+    assert [engine.index.domain_of(cid) for cid in again.blocks[2:]] == [None] * 4
+    assert started(engine, TOKENS[:100]).counts.tokens_reused == 32
+
+
+def test_every_position_of_the_model_can_be_used(tiny_engine: Engines) -> None:
+    engine = tiny_engine()
+    most = engine.config.max_positions
+    live = started(engine, [TOKENS[i % 600] for i in range(most - 3)])
+    assert len(list(live.generate(10, Sampling()))) == 3
+    assert len(live.tokens) == most
+    with pytest.raises(OutOfRange, match="used up"):
+        live.decode(1)
+
+
+def test_rows_of_a_tail_from_another_thread_count_are_computed_again(tiny_engine: Engines) -> None:
+    engine = tiny_engine()
+    live = started(engine, TOKENS[:20])
+    list(live.generate(3, Sampling()))
+    root = record(live)
+    engine.domain = replace(engine.domain, rows=engine.domain.rows + "-other")
+    again = resume(engine, root)
+    assert again.counts.tokens_reused == 16
+    assert again.counts.tokens_computed == 7
+
+
 def test_limits_are_named(tiny_engine: Engines) -> None:
     engine = tiny_engine()
     with pytest.raises(OutOfRange, match="positions"):

@@ -126,7 +126,10 @@ def test_a_damaged_block_counts_as_absent_once_it_was_seen(tmp_path: Path) -> No
                 store.get(made[1][0])
         assert [store.has(cid) for cid, _ in made] == [True, False, True]
         assert store.missing(cid for cid, _ in made) == [made[1][0]]
+        sizes = [len(data) for _, data in made]
+        assert [store.size_bytes(cid) for cid, _ in made] == [sizes[0], None, sizes[2]]
         assert store.put_many(made) == 1
+        assert [store.size_bytes(cid) for cid, _ in made] == sizes
         assert [store.get(cid) for cid, _ in made] == [data for _, data in made]
         assert list(store.check()) == []
 

@@ -16,9 +16,10 @@ from cyberkv.cybergraph.index import UNKNOWN_DOMAIN, Index, IndexEntry
 from cyberkv.cybergraph.nodes import EMPTY_TAIL, Block, links
 from cyberkv.cybergraph.peers import CarFilePeer
 from cyberkv.cybergraph.prefix import prefix_keys
-from cyberkv.cybergraph.store import MemoryStore, Store
+from cyberkv.cybergraph.store import DiskStore, MemoryStore, Store
 from cyberkv.cybergraph.transfer import fetch
 from cyberkv.cybergraph.transfer.progress import Phase
+from tests.contracts.disk import flip
 from tests.contracts.store_peer import StorePeer
 from tests.wire.synthetic import (
     BLOCK_SIZE,
@@ -145,13 +146,14 @@ def test_equal_leaves_are_moved_and_counted_once(index: Index) -> None:
     assert len(peer.gave) == len(set(peer.gave)) == report.blocks_total == 3 + 3 + 2
 
 
-def test_blocks_become_findable_by_their_inputs(index: Index) -> None:
+def test_blocks_become_findable_for_what_goes_on_from_them(index: Index) -> None:
     origin, root = conversation(blocks=3)
     store = MemoryStore()
     fetch(store, index, root, [StorePeer(origin)])
     chain = list(block_cids(store, load_root(store, root)))
     keys = list(prefix_keys(MODEL.cid(), tokens(store, load_root(store, root)), BLOCK_SIZE))
-    assert index.lookup_chain(keys, "any") == chain
+    assert index.lookup_chain(keys, "any") == []  # nobody's prompt is answered from what was fetched, unless it goes on
+    assert index.lookup_chain(keys[1:], "any", after=chain[0]) == chain[1:]
     assert [index.domain_of(block) for block in chain] == [UNKNOWN_DOMAIN] * 3
     assert index.next_block(chain[0], MODEL.cid()) == [chain[1]]
     assert index.heads() == []
@@ -288,3 +290,31 @@ def test_a_damaged_block_of_ones_own_is_said_so(index: Index) -> None:
     store.put_many([(block, b"\xa0")], hashed=True)
     with pytest.raises(CyberKVError, match=r"damaged"):
         fetch(store, index, root, [])
+
+
+@pytest.mark.parametrize("of", ["root", "model"])
+def test_a_damaged_root_or_model_of_ones_own_is_replaced(index: Index, tmp_path: Path, of: str) -> None:
+    theirs, root = conversation()
+    node = root if of == "root" else load_root(theirs, root).model
+    with DiskStore(tmp_path / "store") as store:
+        total = fetch(store, index, root, [StorePeer(theirs)]).blocks_total
+        flip(store, node)
+        for peers in ([], [StorePeer(MemoryStore())]):
+            with pytest.raises(DigestMismatch, match="damaged"):
+                fetch(store, index, root, peers)
+        report = fetch(store, index, root, [StorePeer(theirs)])
+        assert (report.blocks_fetched, report.blocks_had) == (1, total - 1)
+        assert store.get(node) == theirs.get(node)
+        assert fetch(store, index, root, []).blocks_fetched == 0
+
+
+def test_a_leaf_that_was_seen_damaged_is_brought_again(index: Index, tmp_path: Path) -> None:
+    theirs, root = conversation()
+    [leaf, *_] = Block.decode(theirs.get(next(block_cids(theirs, load_root(theirs, root))))).kv
+    with DiskStore(tmp_path / "store") as store:
+        fetch(store, index, root, [StorePeer(theirs)])
+        flip(store, leaf)
+        with pytest.raises(DigestMismatch):
+            store.get(leaf)
+        assert fetch(store, index, root, [StorePeer(theirs)]).blocks_fetched == 1
+        assert store.get(leaf) == theirs.get(leaf)

@@ -214,10 +214,23 @@ def test_another_version_is_refused(home: Path) -> None:
 def answers(index: Index, keys: list[PrefixKey], blocks: list[Cid]) -> object:
     return (
         [sorted(found.block for found in index.lookup(key)) for key in keys],
-        # Which of several chains is given depends on domains, which blocks alone do not tell.
-        [len(index.lookup_chain(keys[:end], "test")) for end in range(len(keys) + 1)],
+        # Chains depend on who computed the blocks, which blocks alone do not tell.
         [index.next_block(source, MODEL) for source in (None, *blocks)],
     )
+
+
+def test_fetched_blocks_serve_only_what_goes_on_from_them(index: Index) -> None:
+    own, fetched = [node_cid(f"own{i}") for i in range(2)], [node_cid(f"fetched{i}") for i in range(4)]
+    rows = [(KEYS[i], fetched[i], fetched[i - 1] if i else None, UNKNOWN_DOMAIN) for i in range(4)]
+    index.add_blocks([IndexEntry(key, block, prev, MODEL, domain) for key, block, prev, domain in rows])
+    assert index.lookup_chain(KEYS, "test") == []
+    assert index.lookup_chain(KEYS[1:], "test", after=fetched[0]) == fetched[1:]
+    built_on_them = IndexEntry(KEYS[4], own[0], fetched[3], MODEL, "test")
+    index.add_blocks([built_on_them])
+    assert index.lookup_chain(KEYS, "test") == []
+    assert index.lookup_chain(KEYS[1:], "test", after=fetched[0]) == [*fetched[1:], own[0]]
+    index.add_blocks([IndexEntry(KEYS[0], fetched[0], None, MODEL, "test")])  # computed here as well: no longer foreign
+    assert index.lookup_chain(KEYS, "test") == fetched[:1]
 
 
 def test_rebuild_from_blocks_alone(home: Path) -> None:
@@ -237,7 +250,7 @@ def test_rebuild_from_blocks_alone(home: Path) -> None:
             assert answers(index, KEYS, blocks) != whole  # the control
             done = index.rebuild(store)
             assert answers(index, KEYS, blocks) == whole
-            assert index.lookup_chain(KEYS, "test") == blocks
+            assert index.lookup_chain(KEYS, "test") == blocks[:3]  # who computed the fourth is not known any more
             assert (done.blocks, done.detached, done.unreadable, done.names) == (13, [], [], [])
             assert index.domain_of(branch[0]) == "other"  # kept
             assert index.domain_of(blocks[3]) == UNKNOWN_DOMAIN
@@ -307,7 +320,8 @@ def test_blocks_of_approximate_conversations_stay_out(index: Index, memory_store
             approx=approx,
         )  # fmt: skip
     assert index.rebuild(memory_store).blocks == 2
-    assert index.lookup_chain(prefix_keys(model, range(16), BLOCK_SIZE), "test") == exact
+    keys = prefix_keys(model, range(16), BLOCK_SIZE)
+    assert [found.block for key in keys for found in index.lookup(key)] == exact
     chain.build_root(
         memory_store,
         model=model,

@@ -1,5 +1,6 @@
 """Registered models: found by name and CID, refused once their files are not what was registered."""
 
+import itertools
 import json
 import shutil
 import subprocess
@@ -24,7 +25,7 @@ from cyberkv.cybergraph.errors import (
     UnsupportedModel,
 )
 from cyberkv.runtime.geometry import Geometry
-from cyberkv.runtime.models.registry import Registry, smollm2_source
+from cyberkv.runtime.models.registry import BLOCK_SIZES, Registry, smollm2_source
 from tests.numerics.tiny import FAMILIES, tiny_model
 from tests.unit.gguf_files import write_gguf
 
@@ -80,15 +81,17 @@ def test_records_survive_and_are_found(registry: Registry, source: Path) -> None
 
 def test_a_prefix_that_fits_several_models_lists_them(registry: Registry, source: Path) -> None:
     by_prefix: dict[str, list[str]] = {}
-    for block_size in range(1, 40):  # the eighth letter is the first that differs: two of 33 share it
-        cid = str(registry.add(source, name=f"m{block_size}", block_size=block_size).cid)
+    options = itertools.product(BLOCK_SIZES, ("f32", "bf16", "f16"), ("blake3", "sha2-256"))
+    for at, (block_size, dtype, leaf_hash) in enumerate(options):  # the eighth letter is the first that differs
+        record = registry.add(source, name=f"m{at}", block_size=block_size, dtype=dtype, leaf_hash=leaf_hash)  # type: ignore[arg-type]
+        cid = str(record.cid)
         by_prefix.setdefault(cid[:8], []).append(cid)
         if len(by_prefix[cid[:8]]) == 2:
             break
     with pytest.raises(BadReference) as caught:
         registry.find(cid[:8])
     assert set(caught.value.data["candidates"]) == set(by_prefix[cid[:8]])  # type: ignore[call-overload]
-    assert registry.find(cid[:20]).name == f"m{block_size}"
+    assert registry.find(cid[:20]).name == f"m{at}"
 
 
 def test_one_model_under_two_names_is_one_model(registry: Registry, source: Path) -> None:
