@@ -13,7 +13,14 @@ from cyberkv.runtime.engine import Engine, build_engine
 from cyberkv.runtime.models.registry import LoadedModel, Registry
 from tests.numerics.tiny import tiny_model
 
-torch.set_num_threads(1)  # tiny models only lose by more; tests about threads set their own
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Tiny models only lose by more threads; tests about threads set their own."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="session")
