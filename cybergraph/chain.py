@@ -25,7 +25,7 @@ from typing import NamedTuple
 from .cid import Cid
 from .errors import BlockNotFound, DigestMismatch, MalformedNode
 from .limits import MAX_SEGMENT_LINKS
-from .nodes import Block, Conversation, Model, NextBlock, Node, Segment, Tail
+from .nodes import Block, Conversation, Model, NextBlock, Node, Segment, Tail, decode_node
 from .store.base import Store
 
 
@@ -112,7 +112,14 @@ def load_root(store: Store, cid: Cid) -> Conversation:
     """Read a conversation's root, verified. Raises `BlockNotFound`, `MalformedNode` for any other node."""
     if cid.codec != "dag-cbor":
         raise MalformedNode(f"{cid} is a leaf, not a conversation", field="type", cid=str(cid))
-    root = Conversation.decode(store.get(cid))
+    root = decode_node(store.get(cid))
+    if not isinstance(root, Conversation):
+        raise MalformedNode(
+            f"{cid} is a {type(root).TYPE}, not a conversation",
+            hint="`cyberkv find --block CID` names the conversations that hold a block",
+            field="type",
+            cid=str(cid),
+        )
     check_root(root)
     return root
 

@@ -18,7 +18,8 @@ class Tail(Record):
     """How many of the tail's rows, from its start, came from a canonical step; the rest were decoded one by
     one. A reader without the rows computes them again in the same way and gets the same bytes."""
     domain: Annotated[str | None, Maybe(Text(128))]
-    """Numeric domain that computed the rows; null without rows."""
+    """Where the rows were computed: numeric domain, thread count and a digest of rows decoded one by one; null without
+    rows."""
     kv: Annotated[tuple[Cid, ...] | None, Maybe(Links("raw", MAX_LEAVES_PER_BLOCK, least=1))]
     """The rows as leaves of `len(tokens)` rows per layer, or null."""
 
