@@ -83,7 +83,7 @@ def plan_publish(store: Store, index: Index, root_cid: Cid, visibility: Visibili
     if visibility != "public":
         raise NotPublic(
             f"{root_cid} stays private: publishing was not asked for",
-            hint="--public makes its text readable by anyone, for good; `publish REF --public --dry-run` shows it first",
+            hint="--public lets anyone read it, for good; `publish REF --public --dry-run` shows first what that is",
             cid=str(root_cid),
         )
     root = load_root(store, root_cid)
