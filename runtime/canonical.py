@@ -23,7 +23,7 @@ from .pool import Pool
 from .rope import Rotary
 from .sequence import Sequence
 
-CHUNK_TOKENS = 512
+CHUNK_TOKENS = 1024
 """Rows of one prefill step: long enough to run at full speed, short enough to seal, show progress and stop."""
 
 PROBE_TOKENS = PANEL_KEYS + FLOOR_ROWS

@@ -64,5 +64,9 @@ class Rotary:
                 hint="fork or start a shorter conversation",
                 positions=self.max_positions,
             )
-        turned = torch.cat((-rows[..., self._half :], rows[..., : self._half]), dim=-1)
-        return rows * self.cos[start:end] + turned * self.sin[start:end]
+        half = self._half
+        cos, sin = self.cos[start:end], self.sin[start:end]
+        turned = rows * cos
+        turned[..., :half].sub_(rows[..., half:] * sin[..., :half])
+        turned[..., half:].add_(rows[..., :half] * sin[..., half:])
+        return turned

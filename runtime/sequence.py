@@ -25,7 +25,7 @@ class Sequence:
         self.table: list[int] = []
         """Pool row of each block."""
         self.frozen = False
-        """While true, `put` keeps what is there: a step is repeated for its output only."""
+        """While true, `attend` keeps what is there: a step is repeated for its output only."""
         self._hot: Tensor | None = None
         self._clean_tokens = 0
         """Positions of the hot copy that were cleared: attention reads whole panels, and a NaN left behind by another
@@ -56,14 +56,26 @@ class Sequence:
         while len(self.table) > blocks:
             self.pool.release(self.table.pop())
 
-    def put(self, layer: int, start: int, k: Tensor, v: Tensor, rows: int) -> None:
-        """Write raw K and V of `rows` positions from `start`; rows beyond are padding and go to the hot copy only.
+    def attend(self, layer: int, start: int, qk: Tensor, v: Tensor, rows: int) -> Tensor:
+        """Write raw K and V of `rows` positions from `start`, then attend: one row fast, several in canonical order.
 
-        Shapes: k and v [>= rows, kv_heads, head_dim]. `start` is a block boundary, or `rows` is 1.
+        Rows beyond `rows` are padding and go to the hot copy only. Shapes: qk [n, heads + kv_heads, head_dim],
+        v [n, kv_heads, head_dim] -> [n, heads * head_dim]. `start` is a block boundary, or `rows` is 1.
         """
-        if self.frozen:
-            return
-        size = self.pool.geometry.block_size
+        kind, heads = self.config.layers[layer], self.config.num_heads
+        if not self.frozen:
+            self._store(layer, start, qk[:rows, heads:], v[:rows])
+        if kind.rotated:
+            qk = self.rotary.rotate(qk, start)
+        if not self.frozen:
+            self._heat(layer, start, qk[:, heads:], v)
+        attend = row_attention if qk.shape[0] == 1 else panel_attention
+        keys, values = self._layer(layer)
+        return attend(qk[:, :heads], keys, values, start, kind.window, self.config.scale)
+
+    def _store(self, layer: int, start: int, k: Tensor, v: Tensor) -> None:
+        """Write raw K and V to the pool."""
+        size, rows = self.pool.geometry.block_size, k.shape[0]
         block, offset = divmod(start, size)
         full = 0 if offset else rows // size
         if full:
@@ -73,9 +85,8 @@ class Sequence:
             self.pool.rows[where, layer, 1] = v[: full * size].view(shape)
         if rest := rows - full * size:
             row = self.pool.rows[self.table[block + full], layer]
-            row[0, offset : offset + rest] = k[full * size : rows]
-            row[1, offset : offset + rest] = v[full * size : rows]
-        self._heat(layer, start, k, v)
+            row[0, offset : offset + rest] = k[full * size :]
+            row[1, offset : offset + rest] = v[full * size :]
 
     def _where(self, first: int, last: int) -> slice | Tensor:
         """Select the pool rows of blocks; neighbours as a slice, which reads in place instead of copying."""
@@ -85,12 +96,16 @@ class Sequence:
         return torch.tensor(rows)
 
     def _heat(self, layer: int, start: int, k: Tensor, v: Tensor) -> None:
+        """Write rotated K, and V, to the hot copy."""
         end = start + k.shape[0]
-        if self.config.layers[layer].rotated:
-            k = self.rotary.rotate(k, start)
         keys, values = self._layer(layer)
         keys[:, start:end] = k.transpose(0, 1)
         values[:, start:end] = v.transpose(0, 1)
+
+    def _heat_raw(self, layer: int, start: int, k: Tensor, v: Tensor) -> None:
+        if self.config.layers[layer].rotated:
+            k = self.rotary.rotate(k, start)
+        self._heat(layer, start, k, v)
 
     def _layer(self, layer: int) -> tuple[Tensor, Tensor]:
         if self._hot is None:
@@ -105,25 +120,13 @@ class Sequence:
         rows = self.pool.rows[self._where(first, last)]
         for layer in range(self.config.num_layers):
             k, v = rows[:, layer, 0].flatten(0, 1), rows[:, layer, 1].flatten(0, 1)
-            self._heat(layer, first * size, k, v)
+            self._heat_raw(layer, first * size, k, v)
 
     def heat_rows(self, start: int, count: int) -> None:
         """Make the hot copy of `count` rows of one block from its raw row. `start` is the block's first position."""
         row = self.pool.rows[self.table[start // self.pool.geometry.block_size]]
         for layer in range(self.config.num_layers):
-            self._heat(layer, start, row[layer, 0, :count], row[layer, 1, :count])
-
-    def attend(self, layer: int, start: int, q: Tensor) -> Tensor:
-        """Attend from raw query rows at `start` on: one row fast, several in canonical order.
-
-        Shapes: q [rows, heads, head_dim] -> [rows, heads * head_dim].
-        """
-        kind = self.config.layers[layer]
-        if kind.rotated:
-            q = self.rotary.rotate(q, start)
-        attend = row_attention if q.shape[0] == 1 else panel_attention
-        keys, values = self._layer(layer)
-        return attend(q, keys, values, start, kind.window, self.config.scale)
+            self._heat_raw(layer, start, row[layer, 0, :count], row[layer, 1, :count])
 
     def release(self) -> None:
         """Give every pool row and the hot copy back."""

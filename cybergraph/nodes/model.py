@@ -12,7 +12,7 @@ from ..limits import MAX_BLOCK_TOKENS, MAX_LAYERS
 from .base import Nested, Node, Record
 from .kinds import Bool, Listing, Maybe, Text, TextMap, Uint
 
-CANONICAL_RULE = "panels256-rows16/1"
+CANONICAL_RULE = "panels256-rows16/2"
 """At least 16 rows through every linear layer; attention over panels of 256 keys merged in order."""
 
 

@@ -1,11 +1,10 @@
-"""Canonical attention on the CPU: fixed panels of 256 keys, merged in ascending order.
+"""Canonical attention on the CPU: which keys one library call sums over depends on a row's position alone.
 
-A library kernel may split the sum over keys wherever its total length suggests, and each split rounds differently.
-Fixing the panels fixes the bytes: a row's result depends on its keys and on nothing else in the call. The rule and the
-measurements behind it are in docs/design.md.
+A library kernel splits the sum over keys by the number of keys in the call, and each split rounds differently. So no
+call crosses a panel of 256 positions: the panels before a row's own are one call, its own panel is another. The rule
+and the measurements behind it are in docs/design.md.
 """
 
-from collections.abc import Iterator
 from functools import lru_cache
 
 import torch
@@ -14,9 +13,6 @@ from torch import Tensor
 PANEL_KEYS = 256
 FLOOR_ROWS = 16
 """Fewer rows than this go through other inner loops of the matrix library, with other rounding."""
-
-NEVER = -1e30
-"""Log-weight of a row that has seen no key yet: finite, so that merging needs no special case."""
 
 
 def flash(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
@@ -38,75 +34,66 @@ def panel_attention(q: Tensor, keys: Tensor, values: Tensor, start: int, window:
     included; None is all.
     """
     rows, heads, head_dim = q.shape
+    result = q.new_empty(rows, heads * head_dim)
+    first = start
+    while first < start + rows:
+        panel = first // PANEL_KEYS * PANEL_KEYS
+        last = min(start + rows, panel + PANEL_KEYS)
+        result[first - start : last - start] = _attend_panel(
+            q[first - start : last - start], keys, values, panel, first - panel, window, scale
+        )
+        first = last
+    return result
+
+
+def _attend_panel(
+    q: Tensor, keys: Tensor, values: Tensor, panel: int, offset: int, window: int | None, scale: float
+) -> Tensor:
+    """Attend from rows that lie in one panel, the first of them `offset` positions into it. Shapes as above."""
+    rows, heads, head_dim = q.shape
     kv_heads = keys.shape[0]
-    group = heads // kv_heads
+    padded = -(-rows // FLOOR_ROWS) * FLOOR_ROWS
+    if padded > rows:
+        q = torch.cat((q, q.new_zeros(padded - rows, heads, head_dim)))
     # The query heads that share a KV head become more rows of it: no key is repeated.
-    folded = q.view(rows, kv_heads, group, head_dim).transpose(0, 1).reshape(kv_heads, rows * group, head_dim)
-    total = torch.zeros(folded.shape)
-    weight = torch.zeros(kv_heads, rows * group, 1)
-    top = torch.full_like(weight, NEVER)
-    first_panel = 0 if window is None else max(0, start - window + 1) // PANEL_KEYS * PANEL_KEYS
-    for panel in range(first_panel, start + rows, PANEL_KEYS):
-        k, v = keys[:, panel : panel + PANEL_KEYS], values[:, panel : panel + PANEL_KEYS]
-        for first, last, masked in _row_ranges(panel, start, start + rows, window):
-            part = slice((first - start) * group, (last - start) * group)
-            padded = max(last - first, FLOOR_ROWS)
-            asking = folded[:, part]
-            if padded > last - first:
-                padding = asking.new_zeros(kv_heads, (padded - last + first) * group, head_dim)
-                asking = torch.cat((asking, padding), dim=1)
-            mask = _mask(first - panel, last - first, padded, group, window, q.dtype) if masked else None
-            out, lse = flash(asking, k, v, mask, scale)
-            _merge(total[:, part], weight[:, part], top[:, part], out, lse)
-    out = (total / weight).to(q.dtype).view(kv_heads, rows, group, head_dim)
-    return out.transpose(0, 1).reshape(rows, heads * head_dim)
+    group = heads // kv_heads
+    asking = q.view(padded, kv_heads, group, head_dim).transpose(0, 1).reshape(kv_heads, padded * group, head_dim)
+    end = panel + PANEL_KEYS
+    if window is None:
+        mask = _mask(offset, rows, padded, group, PANEL_KEYS, None, q.dtype)
+        out, lse = flash(asking, keys[:, panel:end], values[:, panel:end], mask, scale)
+        if panel:
+            out = _join(*flash(asking, keys[:, :panel], values[:, :panel], None, scale), out, lse).to(q.dtype)
+    else:
+        seen = max(0, panel - window + 1) // PANEL_KEYS * PANEL_KEYS
+        mask = _mask(panel - seen + offset, rows, padded, group, end - seen, window, q.dtype)
+        out, _ = flash(asking, keys[:, seen:end], values[:, seen:end], mask, scale)
+    return out.view(kv_heads, padded, group, head_dim)[:, :rows].transpose(0, 1).reshape(rows, heads * head_dim)
 
 
-def _row_ranges(panel: int, start: int, end: int, window: int | None) -> Iterator[tuple[int, int, bool]]:
-    """Cut the positions that see a panel by whether they need a mask.
+def _join(out: Tensor, lse: Tensor, own_out: Tensor, own_lse: Tensor) -> Tensor:
+    """Weigh two results over different keys by their log-sum-exp. Effects: both are overwritten.
 
-    In order: the panel's own rows, those that see all of it, those whose window has begun to leave it. Gives (first,
-    last excluded, masked).
+    Plain products and sums, no fused multiply-add, which a library may or may not use at the end of a loop.
     """
-    own = panel + PANEL_KEYS
-    ranges = [(panel, own, True), (own, end, False)]
-    if window is not None:
-        leaving = max(own, panel + window)
-        ranges = [(panel, own, True), (own, leaving, False), (leaving, own + window - 1, True)]
-    for first, last, masked in ranges:
-        first, last = max(first, start), min(last, end)
-        if first < last:
-            yield first, last, masked
+    top = torch.maximum(lse, own_lse)
+    weight, own_weight = torch.exp(lse - top), torch.exp(own_lse - top)
+    total = weight + own_weight
+    return out.mul_(weight / total).add_(own_out.mul_(own_weight / total))
 
 
-def _merge(total: Tensor, weight: Tensor, top: Tensor, out: Tensor, lse: Tensor) -> None:
-    """Add one panel's result to the running sums, in place. Rows of `out` beyond those of `total` are padding.
+@lru_cache(8)
+def _mask(offset: int, rows: int, padded: int, group: int, keys: int, window: int | None, dtype: torch.dtype) -> Tensor:
+    """Mask for rows that stand `offset`, `offset + 1`, … keys after the first of `keys`, to be added.
 
-    A row's sums are relative to the largest log-sum-exp it has met (`top`). Plain products and sums, no fused
-    multiply-add, which a library may or may not use at the end of a loop.
-    """
-    rows = total.shape[1]
-    out, lse = out[:, :rows].float(), lse[:, :rows]
-    higher = torch.maximum(top, lse)
-    old, new = torch.exp(top - higher), torch.exp(lse - higher)
-    total.mul_(old).add_(out * new)
-    weight.mul_(old).add_(new)
-    top.copy_(higher)
-
-
-@lru_cache(64)
-def _mask(offset: int, rows: int, padded: int, group: int, window: int | None, dtype: torch.dtype) -> Tensor:
-    """Mask of one panel for rows that stand `offset`, `offset + 1`, … keys after its first key, to be added.
-
-    Shapes: [1, 1, padded * group, 256]. Each real row sees a key; padding rows are left open, for a row that sees
-    nothing would be NaN.
+    Shapes: [1, 1, padded * group, keys]. Padding rows are left open, for a row that sees nothing would be NaN.
     """
     positions = torch.arange(rows)[:, None] + offset
-    keys = torch.arange(PANEL_KEYS)[None, :]
-    visible = keys <= positions
+    columns = torch.arange(keys)[None, :]
+    visible = columns <= positions
     if window is not None:
-        visible &= keys > positions - window
-    mask = torch.zeros(padded, PANEL_KEYS, dtype=dtype)
+        visible &= columns > positions - window
+    mask = torch.zeros(padded, keys, dtype=dtype)
     mask[:rows].masked_fill_(~visible, float("-inf"))
     return mask.repeat_interleave(group, dim=0)[None, None]
 

@@ -11,37 +11,41 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .config import DecoderConfig
+from .linear import linear
 
 
 class KvCache(Protocol):
-    """Where K and V go and where attention happens."""
+    """Where K and V go and where rotation and attention happen."""
 
-    def put(self, layer: int, start: int, k: Tensor, v: Tensor, rows: int) -> None:
-        """Take raw K and V. Shapes: [>= rows, kv_heads, head_dim]."""
+    def attend(self, layer: int, start: int, qk: Tensor, v: Tensor, rows: int) -> Tensor:
+        """Take raw K and V of the first `rows` rows, then attend from all rows.
 
-    def attend(self, layer: int, start: int, q: Tensor) -> Tensor:
-        """Attend from raw queries. Shapes: [n, heads, head_dim] -> [n, heads * head_dim]."""
+        Shapes: qk [n, heads + kv_heads, head_dim], v [n, kv_heads, head_dim] -> [n, heads * head_dim].
+        """
 
 
 class Layer:
     """The tensors of one layer; biases and norms that the model lacks are None."""
 
-    def __init__(self, weights: dict[str, Tensor], index: int) -> None:
+    def __init__(self, config: DecoderConfig, weights: dict[str, Tensor], index: int) -> None:
         def tensor(name: str) -> Tensor:
             return weights[f"model.layers.{index}.{name}"]
 
         def maybe(name: str) -> Tensor | None:
             return weights.get(f"model.layers.{index}.{name}")
 
+        # Matrices that take the same rows stand in one tensor: one product reads the rows once.
         self.attention_norm = tensor("input_layernorm.weight")
-        self.q, self.q_bias = tensor("self_attn.q_proj.weight"), maybe("self_attn.q_proj.bias")
-        self.k, self.k_bias = tensor("self_attn.k_proj.weight"), maybe("self_attn.k_proj.bias")
-        self.v, self.v_bias = tensor("self_attn.v_proj.weight"), maybe("self_attn.v_proj.bias")
+        self.qkv = torch.cat([tensor(f"self_attn.{name}_proj.weight") for name in "qkv"])
+        biases = [bias for name in "qkv" if (bias := maybe(f"self_attn.{name}_proj.bias")) is not None]
+        self.qkv_bias = torch.cat(biases) if biases else None
         self.o, self.o_bias = tensor("self_attn.o_proj.weight"), maybe("self_attn.o_proj.bias")
-        self.q_norm, self.k_norm = maybe("self_attn.q_norm.weight"), maybe("self_attn.k_norm.weight")
+        self.qk_norm = None
+        if (q_norm := maybe("self_attn.q_norm.weight")) is not None:
+            heads, kv_heads = config.num_heads, config.num_kv_heads
+            self.qk_norm = torch.cat([q_norm.expand(heads, -1), tensor("self_attn.k_norm.weight").expand(kv_heads, -1)])
         self.mlp_norm = tensor("post_attention_layernorm.weight")
-        self.gate = tensor("mlp.gate_proj.weight")
-        self.up = tensor("mlp.up_proj.weight")
+        self.gate_up = torch.cat([tensor("mlp.gate_proj.weight"), tensor("mlp.up_proj.weight")])
         self.down = tensor("mlp.down_proj.weight")
 
 
@@ -53,7 +57,7 @@ class Decoder:
         self.embeddings = weights["model.embed_tokens.weight"]
         self.head = self.embeddings if config.tied_embeddings else weights["lm_head.weight"]
         self.final_norm = weights["model.norm.weight"]
-        self.layers = [Layer(weights, index) for index in range(config.num_layers)]
+        self.layers = [Layer(config, weights, index) for index in range(config.num_layers)]
 
     def truncated(self, num_layers: int) -> Self:
         """Share the first layers as a smaller decoder."""
@@ -72,15 +76,14 @@ class Decoder:
         n = hidden.shape[0]
         for index, layer in enumerate(self.layers):
             x = self._norm(hidden, layer.attention_norm)
-            q = F.linear(x, layer.q, layer.q_bias).view(n, config.num_heads, config.head_dim)
-            k = F.linear(x, layer.k, layer.k_bias).view(n, config.num_kv_heads, config.head_dim)
-            v = F.linear(x, layer.v, layer.v_bias).view(n, config.num_kv_heads, config.head_dim)
-            if layer.q_norm is not None and layer.k_norm is not None:
-                q, k = self._norm(q, layer.q_norm), self._norm(k, layer.k_norm)
-            cache.put(index, start, k, v, rows)
-            hidden = hidden + F.linear(cache.attend(index, start, q), layer.o, layer.o_bias)
+            qkv = linear(x, layer.qkv, layer.qkv_bias).view(n, -1, config.head_dim)
+            qk, v = qkv[:, : -config.num_kv_heads], qkv[:, -config.num_kv_heads :]
+            if layer.qk_norm is not None:
+                qk = self._norm(qk, layer.qk_norm)
+            hidden = hidden + linear(cache.attend(index, start, qk, v, rows), layer.o, layer.o_bias)
             x = self._norm(hidden, layer.mlp_norm)
-            hidden = hidden + F.linear(F.silu(F.linear(x, layer.gate)) * F.linear(x, layer.up), layer.down)
+            gate, up = linear(x, layer.gate_up).chunk(2, dim=-1)
+            hidden = hidden + linear(F.silu(gate) * up, layer.down)
         return hidden
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -88,7 +91,7 @@ class Decoder:
 
         Always one row at a time: the bytes then depend on the row alone, not on how it was computed.
         """
-        return F.linear(self._norm(hidden[None], self.final_norm), self.head)[0].float()
+        return linear(self._norm(hidden[None], self.final_norm), self.head)[0].float()
 
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
         wide = x.to(torch.float32)

@@ -21,8 +21,8 @@ TOKENS = [(31 * i * i + 7 * i + 3) % 250 for i in range(70)]
 CANONICAL_BOUND = 2e-5
 """Largest difference to one library pass, relative to the largest score: both round, in another order."""
 
-WINDOW_BOUND = 2e-4
-"""Largest difference of one decoded row in windowed layers; scores reach 20."""
+ONE_ROW_BOUND = 2e-4
+"""Largest difference of one decoded row, which goes through other products here; scores reach 20."""
 
 
 class OnePassCache:
@@ -36,16 +36,13 @@ class OnePassCache:
         self.k: dict[int, Tensor] = {}
         self.v: dict[int, Tensor] = {}
 
-    def put(self, layer: int, start: int, k: Tensor, v: Tensor, rows: int) -> None:
-        if self.config.layers[layer].rotated:
-            k = self.rotary.rotate(k, start)
-        self.k[layer] = torch.cat((self.k[layer], k)) if start else k
-        self.v[layer] = torch.cat((self.v[layer], v)) if start else v
-
-    def attend(self, layer: int, start: int, q: Tensor) -> Tensor:
+    def attend(self, layer: int, start: int, qk: Tensor, v: Tensor, rows: int) -> Tensor:
         kind = self.config.layers[layer]
         if kind.rotated:
-            q = self.rotary.rotate(q, start)
+            qk = self.rotary.rotate(qk, start)
+        q, k = qk[:, : self.config.num_heads], qk[:, self.config.num_heads :]
+        self.k[layer] = torch.cat((self.k[layer], k)) if start else k
+        self.v[layer] = torch.cat((self.v[layer], v)) if start else v
         k, v = self.k[layer], self.v[layer]
         if q.shape[0] == 1 and kind.window is not None:  # one row is given only the keys it sees
             k, v, start = k[-kind.window :], v[-kind.window :], min(start, kind.window - 1)
@@ -69,7 +66,7 @@ class OnePassCache:
 
 @pytest.mark.parametrize("family", FAMILIES)
 @torch.no_grad()
-def test_one_pass_and_decode_are_bit_equal_to_transformers(
+def test_one_pass_is_bit_equal_to_transformers_and_decode_within_a_bound(
     family: str, load_tiny: Callable[[str], LoadedModel]
 ) -> None:
     loaded = load_tiny(family)
@@ -86,14 +83,11 @@ def test_one_pass_and_decode_are_bit_equal_to_transformers(
     for step, token in enumerate((11, 22, 33)):
         hidden = decoder.forward(torch.tensor([token]), len(TOKENS) + step, 1, cache)
         answer = theirs(torch.tensor([[token]]), use_cache=True, cache=answer.past_key_values)
-        if all(kind.window is None for kind in loaded.config.layers):
-            assert torch.equal(decoder.logits(hidden[-1]), answer.logits[0, -1])
-        else:  # transformers' sliding cache lays its keys out otherwise, and one row rounds by the layout
-            torch.testing.assert_close(decoder.logits(hidden[-1]), answer.logits[0, -1], rtol=0, atol=WINDOW_BOUND)
+        torch.testing.assert_close(decoder.logits(hidden[-1]), answer.logits[0, -1], rtol=0, atol=ONE_ROW_BOUND)
 
     changed = {**loaded.weights, "model.norm.weight": loaded.weights["model.norm.weight"] * 1.0001}
     control = Decoder(loaded.config, changed)
-    assert not torch.equal(control.logits(hidden[-1]), answer.logits[0, -1])
+    assert (control.logits(hidden[-1]) - answer.logits[0, -1]).abs().max() > 2 * ONE_ROW_BOUND
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -11,6 +11,7 @@ from cyberkv.cybergraph import chain
 from cyberkv.cybergraph.cid import Cid
 from cyberkv.cybergraph.errors import IdentityMismatch, OutOfRange, TierFull
 from cyberkv.cybergraph.store.fsck import fsck
+from cyberkv.runtime.canonical import CHUNK_TOKENS
 from cyberkv.runtime.checkpoint import checkpoint, resume
 from cyberkv.runtime.engine import Engine
 from cyberkv.runtime.live import Live
@@ -18,7 +19,7 @@ from cyberkv.runtime.pool import Pool
 from cyberkv.runtime.sampling import Sampling
 
 SIZE = 16
-TOKENS = [(13 * i * i + 11 * i + 5) % 250 for i in range(700)]
+TOKENS = [(13 * i * i + 11 * i + 5) % 250 for i in range(1200)]
 Engines = Callable[..., Engine]
 
 
@@ -221,9 +222,9 @@ def test_a_divergence_is_recorded(tiny_engine: Engines) -> None:
     root = chain.load_root(engine.store, record(first))
     engine.store.delete_many([leaf for step in chain.walk(engine.store, root) for leaf in step.block.kv])
     layer = engine.decoder.layers[1]
-    sound, layer.k = layer.k, layer.k * 1.0001  # an arithmetic that is off, under the same domain
+    sound, layer.qkv = layer.qkv, layer.qkv * 1.0001  # an arithmetic that is off, under the same domain
     second = started(engine, TOKENS[:32])
-    layer.k = sound
+    layer.qkv = sound
     assert second.counts.tokens_reused == 0
     assert second.blocks[0] != first.blocks[0]
     recorded = engine.index.divergences()
@@ -247,9 +248,9 @@ def test_an_interrupted_append_keeps_whole_chunks(tiny_engine: Engines) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        live.append(TOKENS[:600], stop)
-    assert live.tokens == TOKENS[:512]
-    assert len(live.blocks) == 32
+        live.append(TOKENS[: CHUNK_TOKENS + 88], stop)
+    assert live.tokens == TOKENS[:CHUNK_TOKENS]
+    assert len(live.blocks) == CHUNK_TOKENS // 16
     again = resume(engine, record(live))
     assert torch.equal(again.next_logits(), live.next_logits())
     assert list(fsck(engine.store, engine.index)) == []
@@ -298,14 +299,14 @@ def test_a_swap_that_fails_changes_nothing(
         monkeypatch.setattr(engine.store, "put_many", lambda *_, **__: (_ for _ in ()).throw(TierFull("no space left")))
         error: type[BaseException] = TierFull
     else:  # Ctrl-C in the last layer, when the rows of the others are written
-        put, last = live.sequence.put, engine.config.num_layers - 1
+        attend, last = live.sequence.attend, engine.config.num_layers - 1
 
-        def interrupted(layer: int, *rest: Any) -> None:
+        def interrupted(layer: int, *rest: Any) -> torch.Tensor:
             if layer == last:
                 raise KeyboardInterrupt
-            put(layer, *rest)
+            return attend(layer, *rest)
 
-        monkeypatch.setattr(live.sequence, "put", interrupted)
+        monkeypatch.setattr(live.sequence, "attend", interrupted)
         error = KeyboardInterrupt
     with pytest.raises(error):
         live.decode(TOKENS[31])
