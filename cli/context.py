@@ -1,8 +1,9 @@
 """What a command works with: the home directory and the clock, which nothing below `cli/` reads."""
 
+import os
 import sys
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -10,12 +11,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..cybergraph.errors import NotFound
+from ..cybergraph.errors import BadReference, CyberKVError, NotFound
 from ..cybergraph.private import make_private_folder
 
 if TYPE_CHECKING:
     from ..cybergraph.index import Index
     from ..cybergraph.store.disk import DiskStore
+    from ..cybergraph.store.room import Room
     from ..runtime.models.registry import Registry
 
 
@@ -37,26 +39,35 @@ class Session:
     """One run of the program: its options, and the store, index and models of its home, opened on use.
 
     Commands that only read need a home that exists and change nothing; in the others, `create_home` or
-    `open_to_write` comes first.
+    `open_to_write` comes first. Raises `BadReference` for a home that cannot be one.
     """
 
     def __init__(self, home: Path, *, as_json: bool, quiet: bool, verbose: int, progress: bool) -> None:
+        _check_home(home)
         self.home = home
         self.as_json = as_json
         self.quiet = quiet
         self.verbose = verbose
-        self.shows_progress = progress and not quiet and sys.stderr.isatty()
+        self.shows_progress = progress and not quiet and not as_json and sys.stderr.isatty()
+        self.tells_progress = progress and not quiet and as_json
         self._writes = False
         self._makes_index = False
         self._resources = ExitStack()
+        self.room: Room | None = None
+        """What keeps the store under its cap, once it is open to write."""
 
     def create_home(self) -> None:
-        """Make the home if there is none, readable by its owner only, and open it to write."""
+        """Make the home if there is none, readable by its owner only, and open it to write. Raises `BadReference`."""
         self._writes = True
         if not self.has_home:
-            make_private_folder(self.home)
             self._makes_index = True
-            self._open_all()
+            try:
+                make_private_folder(self.home)
+                self._open_all()
+            except OSError as error:
+                if isinstance(error, CyberKVError):
+                    raise
+                raise _bad_home(self.home, error.strerror) from error
 
     def _open_all(self) -> None:
         # The store last: a home counts as made when it has one.
@@ -89,7 +100,19 @@ class Session:
 
         if not self._writes:
             self.require_home()
-        return self._resources.enter_context(DiskStore(self.home / "store", read_only=not self._writes))
+        store = self._resources.enter_context(DiskStore(self.home / "store", read_only=not self._writes))
+        if self._writes:
+            from ..cybergraph.store.room import Room
+
+            self.room = self._resources.enter_context(closing(Room(store, lambda: self.index)))
+        return store
+
+    def inspect(self) -> "DiskStore":
+        """Open the blocks once more, to look through them: what is read there does not count as used."""
+        from ..cybergraph.store.disk import DiskStore
+
+        _ = self.store  # first: a database that is open to write can be read, and not the other way round
+        return self._resources.enter_context(DiskStore(self.home / "store", read_only=True))
 
     @cached_property
     def index(self) -> "Index":
@@ -100,7 +123,10 @@ class Session:
             self.require_home()
         if not self._makes_index and not (self.home / "index").is_dir():
             raise NotFound(f"the index of {self.home} is gone", hint="run `cyberkv index rebuild`")
-        return self._resources.enter_context(Index(self.home / "index"))
+        # A home on a medium that takes no writes can be read all the same.
+        read_only = not self._writes and not os.access(self.home / "index/data.mdb", os.W_OK)
+        opened = Index(self.home / "index", make=self._makes_index, read_only=read_only)
+        return self._resources.enter_context(opened)
 
     @cached_property
     def registry(self) -> "Registry":
@@ -120,6 +146,22 @@ class Session:
     def close(self) -> None:
         """Close what was opened."""
         self._resources.close()
+
+
+def _check_home(home: Path) -> None:
+    try:
+        str(home).encode()
+        home.stat()
+    except FileNotFoundError:
+        return
+    except UnicodeEncodeError as error:
+        raise _bad_home(home, "its name is not UTF-8") from error
+    except OSError as error:
+        raise _bad_home(home, error.strerror) from error
+
+
+def _bad_home(home: Path, reason: str | None) -> BadReference:
+    return BadReference(f"{home!s:.200} cannot be a home: {reason}", hint="give another --home", home=str(home)[:200])
 
 
 pass_session = click.make_pass_decorator(Session)

@@ -12,7 +12,7 @@ from .context import Session, pass_session
 from .models import readable_records
 from .options import REF
 from .output import answer, say
-from .text import size
+from .text import count, size
 
 
 @click.command("list")
@@ -92,7 +92,7 @@ def _entry(session: Session, head: Head) -> dict[str, Any]:
 def _words(entry: dict[str, Any]) -> str:
     if "error" in entry:
         return str(entry["error"])
-    words = [f"{entry['tokens']:,} tokens", size(entry["bytes"]), entry["created"] or "undated"]
+    words = [count(entry["tokens"], "token"), size(entry["bytes"]), entry["created"] or "undated"]
     if entry.get("model_name"):
         words.append(entry["model_name"])
     if entry["public"]:

@@ -13,7 +13,7 @@ from .context import Session, pass_session
 from .models import find_codec
 from .options import REF
 from .output import answer, facts
-from .text import preview, size
+from .text import count, preview, size
 
 CONTEXT_TOKENS = 24
 PREVIEW_CHARS = 80
@@ -45,8 +45,8 @@ def diff(session: Session, a: str, b: str) -> None:
     def show() -> None:
         facts(
             [
-                ("a", f"{cids[0]} {roots[0].length:,} tokens"),
-                ("b", f"{cids[1]} {roots[1].length:,} tokens"),
+                ("a", f"{cids[0]} {count(roots[0].length, 'token')}"),
+                ("b", f"{cids[1]} {count(roots[1].length, 'token')}"),
                 ("common tokens", f"{common.common_tokens:,}"),
                 ("common blocks", f"{common.common_blocks:,}"),
                 ("shared", size(common.shared_bytes)),

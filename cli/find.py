@@ -14,6 +14,7 @@ from ..cybergraph.nodes import Conversation
 from ..cybergraph.refs import resolve
 from .context import Session, pass_session
 from .models import find_codec
+from .options import TEXT
 from .output import answer, remark, say
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class TokenList(click.ParamType[list[int]]):
 
 
 @click.command()
-@click.argument("text", required=False)
+@click.argument("text", type=TEXT, required=False)
 @click.option("--block", metavar="CID", help="A block, by CID or its unique beginning.")
 @click.option("--tokens", type=TokenList(), help="A run of token ids.")
 @pass_session

@@ -47,13 +47,14 @@ def add(
     PATH is a folder of safetensors files, which stays where it is, or a GGUF file, which is converted once.
     The word smollm2 registers the built-in model. Adding a source again takes its present content.
     """
-    from ..runtime.models.registry import smollm2_source
+    from ..runtime.models.registry import find_source, smollm2_source
 
-    session.create_home()
     built_in = source == BUILT_IN
+    path = smollm2_source() if built_in else find_source(Path(source))
+    session.create_home()
     with bar(session, "converting") as progress:
         record = session.registry.add(
-            smollm2_source() if built_in else Path(source),
+            path,
             name=name or (BUILT_IN if built_in else None),
             block_size=block_size,
             dtype=dtype,

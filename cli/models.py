@@ -6,9 +6,9 @@ import click
 
 from ..cybergraph.cid import Cid
 from ..cybergraph.errors import (
+    BadReference,
     CyberKVError,
     IdentityMismatch,
-    MalformedNode,
     NameNotFound,
     NotFound,
     UnsupportedModel,
@@ -38,10 +38,13 @@ def find_model(session: Session, ref: str) -> KnownModel:
     """Find an identity by the name of a registered model, by CID, or by a conversation made with it."""
     try:
         record = session.registry.find(ref)
-    except NameNotFound:
+    except NameNotFound as unknown:
         if not session.has_home:
             raise
-        node_cid = resolve(ref, session.index, session.store)
+        try:
+            node_cid = resolve(ref, session.index, session.store)
+        except NameNotFound:
+            raise unknown from None
     else:
         return KnownModel(record.name, record.cid, record.identity)
     return _from_node(session, node_cid)
@@ -50,13 +53,15 @@ def find_model(session: Session, ref: str) -> KnownModel:
 def _from_node(session: Session, cid: Cid) -> KnownModel:
     from ..cybergraph.nodes import decode_node
 
-    node = decode_node(session.store.get(cid))
+    node = None if cid.codec == "raw" else decode_node(session.store.get(cid))
     if isinstance(node, Conversation):
         cid = node.model
         node = decode_node(session.store.get(cid))
     if not isinstance(node, Model):
-        raise MalformedNode(
-            f"{cid} is a {node.TYPE}, not a model", hint="give the name or CID of a model", cid=str(cid)
+        raise BadReference(
+            f"{cid} is a {node.TYPE if node else 'leaf'}, not a model",
+            hint="give the name or CID of a model; `cyberkv model list` has them",
+            cid=str(cid),
         )
     return KnownModel(name_of_model(session, cid), cid, node)
 

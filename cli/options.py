@@ -1,5 +1,6 @@
 """Options that several commands share."""
 
+import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -35,6 +36,35 @@ class Ref(click.ParamType[str]):
 
 REF = Ref()
 
+
+class Text(click.ParamType[str]):
+    """Words of a person: any Unicode text, and not the bytes of another encoding."""
+
+    name = "text"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Refuse what Python could not read as UTF-8."""
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            self.fail(f"not UTF-8 text: character {error.start}", param, ctx)
+        return value
+
+
+TEXT = Text()
+
+
+class FiniteRange(click.FloatRange):
+    """Numbers of a range, without infinity and without what is no number."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Read the number."""
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{number} is not a finite number", param, ctx)
+        return number
+
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -50,7 +80,7 @@ def sampling_options(command: Command) -> Command:
         command
     )
     command = click.option(
-        "--temperature", default=0.0, show_default=True, type=click.FloatRange(min=0),
+        "--temperature", default=0.0, show_default=True, type=FiniteRange(min=0),
         help="0 always takes the likeliest token.",
     )(command)  # fmt: skip
     return click.option(

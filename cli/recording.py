@@ -11,7 +11,7 @@ from ..cybergraph.refs import resolve
 from .context import Session
 from .interrupt import Stop
 from .models import choose_model, need_codec
-from .names import name_of_head, unique
+from .names import name_of_head, say_moves, unique
 from .progress import bar, busy
 
 if TYPE_CHECKING:
@@ -115,10 +115,6 @@ def start(session: Session, *, model: str | None, name: str | None, from_ref: st
 
     Without a `name`, the head of a name goes on under it, and everything else gets a name made of `base`.
     """
-    from ..runtime.checkpoint import resume
-    from ..runtime.engine import build_engine
-    from ..runtime.live import Live
-
     if name is not None:
         encode_name(name)  # a bad name must not cost a prefill first
     root_cid = root = None
@@ -127,6 +123,11 @@ def start(session: Session, *, model: str | None, name: str | None, from_ref: st
         root_cid = resolve(from_ref, session.index, session.store)
         root = load_root(session.store, root_cid)
     record = choose_model(session, model, root)
+    # These load torch, which takes seconds: not before it is known that there is a model to run.
+    from ..runtime.checkpoint import resume
+    from ..runtime.engine import build_engine
+    from ..runtime.live import Live
+
     session.create_home()
     parent, fork_at = root_cid, root.length if root else None
     if from_ref is not None and root is not None and root_cid is not None:
@@ -134,6 +135,8 @@ def start(session: Session, *, model: str | None, name: str | None, from_ref: st
         name = name or continued
         if continued is not None and name == continued:
             parent, fork_at = root.parent, root.fork_at
+    if name is not None:
+        say_moves(session, name, root_cid)
     with busy(session, f"loading {record.name}"):
         loaded = session.registry.load(record)
         codec = need_codec(loaded.text, record.name)

@@ -11,7 +11,7 @@ from .context import Session, pass_session
 from .failure import INTERRUPTED
 from .interrupt import stoppable
 from .names import slug
-from .options import REF, recording_options, sampling_options
+from .options import REF, TEXT, recording_options, sampling_options
 from .output import line, remark
 from .prompts import first_turn
 from .recording import Recording, start, summary
@@ -22,10 +22,12 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("prompt")
+@click.argument("prompt", type=TEXT)
 @recording_options
 @click.option("--from", "from_ref", type=REF, help="Conversation to go on from.")
-@click.option("--system", metavar="TEXT", help="System message; else that of the chat template, if it has one.")
+@click.option(
+    "--system", type=TEXT, metavar="TEXT", help="System message; else that of the chat template, if it has one."
+)
 @sampling_options
 @click.pass_context
 @pass_session
@@ -48,11 +50,11 @@ def run(
     are reused. Interrupted, the conversation so far is recorded. The head of a name goes on under it; any
     other root starts a new name.
     """
-    from ..runtime.sampling import Sampling
-
     if system is not None and from_ref is not None:
         raise click.UsageError("--system opens a conversation; it cannot be given with --from")
     recording = start(session, model=model, name=name, from_ref=from_ref, base=slug(prompt))
+    from ..runtime.sampling import Sampling
+
     text, interrupted = take_turn(
         recording, opening(recording, prompt, system), max_tokens, Sampling(temperature, seed)
     )
@@ -97,6 +99,8 @@ def take_turn(recording: Recording, text: str, max_tokens: int, sampling: "Sampl
         except KeyboardInterrupt:
             pass
         except CyberKVError:
+            if shown and pieces:
+                emit("\n")
             # What failed is told in any case; that nothing could be kept either is no news beside it.
             with suppress(CyberKVError, KeyboardInterrupt):
                 recording.save_progress()

@@ -7,15 +7,16 @@ import click
 
 from .context import Session, pass_session
 from .models import find_model
+from .options import FiniteRange
 from .output import answer, facts, table
 from .prompts import is_file
-from .text import duration
+from .text import count, duration
 from .text import size as size_words
 
 if TYPE_CHECKING:
     from ..runtime.geometry import Geometry
 
-POSITIVE = click.FloatRange(min=0, min_open=True)
+POSITIVE = FiniteRange(min=0, min_open=True)
 LINKS_MBIT = (10.0, 100.0, 1_000.0, 10_000.0)
 
 
@@ -68,17 +69,18 @@ def size(
 
     def show() -> None:
         tail = f" and a tail of {total.tail_tokens}" if total.tail_tokens else ""
+        blocks, leaves = count(total.blocks, "block"), count(total.leaves + total.tail_leaves, "leaf")
         facts(
             [
                 ("tokens", f"{tokens:,}"),
                 ("payload", f"{total.total_bytes:,} B, {size_words(total.total_bytes)}"),
                 ("a token", f"{geometry.bytes_per_token:,} B, {size_words(geometry.bytes_per_token)}"),
-                ("blocks", f"{total.blocks:,} of {geometry.block_size} tokens{tail}"),
-                ("leaves", f"{total.leaves:,}"),
+                ("recorded as", f"{blocks} of {geometry.block_size} tokens{tail}, in {leaves}"),
             ]
         )
         click.echo()
-        table((">link", ">fetch", ">fetching wins if prefill runs", "here"), map(_row, links))
+        columns = (">link", ">fetch", ">fetching wins if prefill runs", *(["faster here"] if prefill_tok_s else []))
+        table(columns, map(_row, links))
 
     answer(session, data, show)
 
@@ -90,9 +92,10 @@ def _link(total_bytes: int, tokens: int, link_mbit: float, prefill_tok_s: float 
     return Link(link_mbit, fetch_s, break_even, faster)
 
 
-def _row(link: Link) -> tuple[str, str, str, str]:
+def _row(link: Link) -> tuple[str, ...]:
     break_even = f"under {link.prefill_tok_s:,.1f} tok/s"
-    return f"{link.link_mbit:,g} Mbit/s", duration(link.fetch_s), break_even, link.faster or ""
+    verdict = [link.faster] if link.faster else []
+    return f"{link.link_mbit:,g} Mbit/s", duration(link.fetch_s), break_even, *verdict
 
 
 def _geometry(session: Session, model: str) -> "Geometry":

@@ -49,6 +49,16 @@ def size(size_bytes: int) -> str:
     return f"{amount:,.1f} {unit}"
 
 
+def count(number: int, thing: str) -> str:
+    """Say how many there are.
+
+    >>> count(1, "block"), count(0, "leaf"), count(2048, "leaf"), count(2, "registered model")
+    ('1 block', '0 leaves', '2,048 leaves', '2 registered models')
+    """
+    plural = f"{thing[:-1]}ves" if thing.endswith("f") else f"{thing}s"
+    return f"{number:,} {thing if number == 1 else plural}"
+
+
 def duration(seconds: float) -> str:
     """Say a time in a fitting unit.
 

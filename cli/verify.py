@@ -10,7 +10,7 @@ from .block_bars import block_bars
 from .context import Session, pass_session
 from .options import REF
 from .output import answer, facts, say
-from .text import size
+from .text import count, size
 
 AVAILABLE = ("integrity",)
 LEVELS = (*AVAILABLE, "receipt", "layer0", "spot", "full")
@@ -25,9 +25,9 @@ LEVELS = (*AVAILABLE, "receipt", "layer0", "spot", "full")
 def verify(session: Session, ctx: click.Context, ref: str, *, level: str, samples: int | None) -> None:
     """Check a conversation, and say exactly what was checked.
 
-    Level integrity hashes every block of it again and checks that each stands in its place: model, block before,
-    tokens, position, sizes, and what the index says. It does not show that the model gives these keys and values.
-    Exits with 4 if anything fails.
+    Level integrity hashes every object of it again (root, model, segments, blocks, leaves) and checks that each block
+    stands in its place: model, block before, tokens, position, sizes, and what the index says. It does not show that
+    the model gives these keys and values. Exits with 4 if anything fails.
     """
     if level not in AVAILABLE:
         raise Refused(
@@ -61,12 +61,12 @@ def _show(root: Cid, found: Integrity) -> None:
         [
             ("root", root),
             ("level", "integrity"),
-            ("hashed", f"{found.blocks:,} blocks, {size(found.bytes)} match their CIDs"),
-            ("in place", f"{found.bound:,} blocks of the chain, {found.indexed:,} of them found by the index"),
+            ("hashed", f"{count(found.blocks, 'object')}, {size(found.bytes)} match their CIDs"),
+            ("in place", f"{count(found.bound, 'block')} of the chain, {found.indexed:,} of them found by the index"),
             ("not checked", "whether the model gives these keys and values; that takes a recomputation"),
         ]
     )
     if found.failed:
-        say(f"{len(found.failed):,} blocks failed", fg="red", bold=True)
+        say(f"{count(len(found.failed), 'object')} failed", fg="red", bold=True)
     else:
         say("integrity holds", fg="green", bold=True)

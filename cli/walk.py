@@ -11,7 +11,7 @@ from .context import Session, pass_session
 from .models import find_codec
 from .options import REF
 from .output import line, say
-from .text import preview
+from .text import count, preview
 
 if TYPE_CHECKING:
     from ..runtime.models.tokenizer import TextStream
@@ -40,7 +40,7 @@ def walk(session: Session, ref: str, form: str | None) -> None:  # noqa: ARG001
             place = f"{step.index:>6} {step.position_start:>8}  "
             say(f"{place}{step.cid}  {preview(text or '', PREVIEW_CHARS)}")
     if root.tail.tokens and not session.as_json:
-        _say_tail(len(root.tail.tokens), root.length, root.tail.tokens, stream)
+        _say_tail(root.length, root.tail.tokens, stream)
 
 
 def _describe(session: Session, step: Step, text: str | None) -> dict[str, object]:
@@ -55,7 +55,7 @@ def _describe(session: Session, step: Step, text: str | None) -> dict[str, objec
     return described if text is None else {**described, "text": text}
 
 
-def _say_tail(count: int, length: int, tokens: tuple[int, ...], stream: "TextStream | None") -> None:
+def _say_tail(length: int, tokens: tuple[int, ...], stream: "TextStream | None") -> None:
     text = "".join(map(stream.feed, tokens)) + stream.finish() if stream else ""
-    words = f"tail of {count} tokens, not sealed"
-    say(f"{'':>6} {length - count:>8}  {words:<59}  {preview(text, PREVIEW_CHARS)}", dim=True)
+    words = f"tail of {count(len(tokens), 'token')}, not sealed"
+    say(f"{'':>6} {length - len(tokens):>8}  {words:<59}  {preview(text, PREVIEW_CHARS)}", dim=True)

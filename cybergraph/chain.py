@@ -19,11 +19,11 @@ True
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import NamedTuple
 
 from .cid import Cid
-from .errors import BlockNotFound, DigestMismatch, MalformedNode
+from .errors import BadReference, BlockNotFound, DigestMismatch, MalformedNode, OutOfRange
 from .limits import MAX_SEGMENT_LINKS
 from .nodes import Block, Conversation, Model, NextBlock, Node, Segment, Tail, decode_node
 from .store.base import Store
@@ -91,6 +91,31 @@ def build_root(
     return cids[-1]
 
 
+def fork_root(
+    store: Store, root_cid: Cid, at: int, *, block_bytes: int, title: str = "", created: str = ""
+) -> tuple[Cid, int]:
+    """Write the root of the first `at` tokens of a conversation; give its CID and the number of blocks it shares.
+
+    Every full block before the cut is shared. The tokens after it become the tail, without rows: those are computed
+    when the conversation goes on. `block_bytes` is the payload of one block. Raises `OutOfRange` beyond the end, else
+    as `block_cids`.
+    """
+    root = load_root(store, root_cid)
+    if not 0 <= at <= root.length:
+        raise OutOfRange(f"cannot fork at {at}, the conversation has {root.length} tokens", at=at, tokens=root.length)
+    full, rest = divmod(at, root.block_size)
+    blocks = list(islice(block_cids(store, root), full + 1))
+    if full < len(blocks):
+        cut = Tail(Block.decode(store.get(blocks[full])).tokens[:rest], rest, None, None)
+    else:
+        cut = Tail(root.tail.tokens[:rest], min(rest, root.tail.prefilled), None, None)
+    cid = build_root(
+        store, model=root.model, block_size=root.block_size, blocks=blocks[:full], tail=cut,
+        payload_bytes=full * block_bytes, title=title, created=created, parent=root_cid, fork_at=at, approx=root.approx,
+    )  # fmt: skip
+    return cid, full
+
+
 def check_root(root: Conversation) -> None:
     """Check that the counts of a root agree with each other. Raises `MalformedNode` naming the field."""
     tail, size = root.tail, root.block_size
@@ -109,15 +134,16 @@ def check_root(root: Conversation) -> None:
 
 
 def load_root(store: Store, cid: Cid) -> Conversation:
-    """Read a conversation's root, verified. Raises `BlockNotFound`, `MalformedNode` for any other node."""
-    if cid.codec != "dag-cbor":
-        raise MalformedNode(f"{cid} is a leaf, not a conversation", field="type", cid=str(cid))
-    root = decode_node(store.get(cid))
+    """Read a conversation's root, verified.
+
+    Raises `BlockNotFound`, `BadReference` for a CID that names something else, `MalformedNode` for counts that do not
+    agree.
+    """
+    root = None if cid.codec == "raw" else decode_node(store.get(cid))
     if not isinstance(root, Conversation):
-        raise MalformedNode(
-            f"{cid} is a {type(root).TYPE}, not a conversation",
+        raise BadReference(
+            f"{cid} is a {type(root).TYPE if root else 'leaf'}, not a conversation",
             hint="`cyberkv find --block CID` names the conversations that hold a block",
-            field="type",
             cid=str(cid),
         )
     check_root(root)
@@ -153,14 +179,26 @@ def walk(store: Store, root: Conversation) -> Iterator[Step]:
     prev: Cid | None = None
     leaves: int | None = None
     for index, cid in enumerate(block_cids(store, root)):
-        block = Block.decode(store.get(cid))
-        leaves = leaves or len(block.kv)
-        _expect(cid, "model", root.model, block.model)
-        _expect(cid, "prev", prev, block.prev)
-        _expect(cid, "tokens", root.block_size, len(block.tokens))
-        _expect(cid, "kv", leaves, len(block.kv))
-        yield Step(index, index * root.block_size, cid, block)
+        step = checked_step(root, index, prev, cid, Block.decode(store.get(cid)))
+        leaves = leaves or len(step.block.kv)
+        _expect(cid, "kv", leaves, len(step.block.kv))
+        yield step
         prev = cid
+
+
+def checked_step(root: Conversation, index: int, prev: Cid | None, cid: Cid, block: Block) -> Step:
+    """Check that a block belongs at `index`, after `prev`. Raises `MalformedNode` naming the field."""
+    _expect(cid, "model", root.model, block.model)
+    _expect(cid, "prev", prev, block.prev)
+    _expect(cid, "tokens", root.block_size, len(block.tokens))
+    return Step(index, index * root.block_size, cid, block)
+
+
+def misfit(block: Block, *, model: Cid, prev: Cid | None, tokens: Sequence[int], leaves: int) -> str | None:
+    """Name the first field in which a block is not what one place in a conversation needs, or None if it fits."""
+    needed = {"model": model, "prev": prev, "tokens": tuple(tokens)}
+    wrong = (field for field, value in needed.items() if getattr(block, field) != value)
+    return next(wrong, None if len(block.kv) == leaves else "kv")
 
 
 def tokens(store: Store, root: Conversation) -> list[int]:

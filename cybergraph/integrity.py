@@ -41,7 +41,8 @@ class Integrity:
 def check_integrity(store: Store, index: Index, root_cid: Cid, progress: Progress = SILENT) -> Integrity:
     """Check everything a conversation needs; its parent is not looked at. Reads only.
 
-    Raises `BlockNotFound` where the root itself is not here; everything else that is wrong is in the result.
+    Raises `BlockNotFound` where the root itself is not here and `BadReference` where it is something else; everything
+    else that is wrong is in the result.
     """
     found = Integrity(blocks=1)
     try:

@@ -6,7 +6,7 @@ from .index import Index
 from .store.base import Store
 
 LEAST_PREFIX_CHARS = 8
-"""The first seven letters of a CID are the same for all nodes."""
+"""The first seven letters of a CID are the same for all nodes, or for all leaves."""
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"
 _SHOWN = 10
 
@@ -14,8 +14,8 @@ _SHOWN = 10
 def resolve(ref: str, index: Index, store: Store) -> Cid:
     """Give the CID that `ref` means: a whole CID, the head of a name, or a unique prefix of a CID known here.
 
-    A whole CID is only read, not looked up. A name goes before a prefix. Prefixes are looked for among the
-    roots in the index and the nodes in the store. Raises `NameNotFound`; `BadReference` listing the
+    A whole CID is only read, not looked up. No name looks like a CID, so none hides one. Prefixes are looked for among
+    the roots in the index and the nodes and leaves in the store. Raises `NameNotFound`; `BadReference` listing the
     candidates if several fit; `MalformedCid` for a CID with a wrong letter.
     """
     if len(ref) == TEXT_CHARS and ref.startswith("b"):
@@ -48,5 +48,4 @@ def _candidates(ref: str, index: Index, store: Store) -> list[Cid]:
         number = number << 5 | _ALPHABET.index(char)
     bits = 5 * (len(ref) - 1)
     prefix = (number >> bits % 8).to_bytes(bits // 8, "big")
-    known = {cid for cid in store.cids(prefix) if cid.codec == "dag-cbor"}.union(index.roots())
-    return sorted(cid for cid in known if str(cid).startswith(ref))
+    return sorted(cid for cid in {*store.cids(prefix), *index.roots()} if str(cid).startswith(ref))

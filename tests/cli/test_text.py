@@ -4,6 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cyberkv.cli import names, text
+from cyberkv.cybergraph.cid import Cid
+from cyberkv.cybergraph.index import Index
 from cyberkv.cybergraph.index.marks import encode_name
 
 
@@ -26,6 +28,17 @@ def test_a_preview_is_one_line_of_bounded_length(foreign: str, most_chars: int) 
     assert len(line.splitlines()) <= 1
 
 
-@given(st.text())
-def test_a_made_name_is_a_name(prompt: str) -> None:
-    assert encode_name(names.slug(prompt))
+@given(st.text(), st.sampled_from(["", "bafyrei", "-", "a/"]))
+def test_a_made_name_is_a_name(prompt: str, start: str) -> None:
+    assert encode_name(names.slug(start + prompt))
+
+
+def test_a_name_that_is_taken_gets_a_number_and_stays_a_name(index: Index) -> None:
+    root = Cid.of(b"root", "dag-cbor", "sha2-256")
+    for base in ("talk", "x" * 255, "é" * 127):
+        made = [names.unique(index, base)]
+        for _ in range(12):
+            index.set_head(made[-1], root, "")
+            made.append(names.unique(index, base))
+        assert len({*made}) == 13
+        assert all(map(encode_name, made))

@@ -8,7 +8,7 @@ import pytest
 
 from cyberkv.cybergraph import chain
 from cyberkv.cybergraph.cid import Cid
-from cyberkv.cybergraph.errors import BlockNotFound, DigestMismatch, MalformedNode
+from cyberkv.cybergraph.errors import BadReference, BlockNotFound, DigestMismatch, MalformedNode
 from cyberkv.cybergraph.limits import MAX_SEGMENT_LINKS
 from cyberkv.cybergraph.nodes import EMPTY_TAIL, Block, Conversation, Node, Segment, Tail
 from cyberkv.cybergraph.store import CountingStore, MemoryStore
@@ -161,7 +161,7 @@ def test_only_a_conversation_is_a_root(memory_store: MemoryStore) -> None:
     leaf = Cid.of(b"leaf", "raw", "blake3")
     memory_store.put(leaf, b"leaf")
     for cid in (model, leaf):
-        with pytest.raises(MalformedNode):
+        with pytest.raises(BadReference, match="not a conversation"):
             chain.load_root(memory_store, cid)
     with pytest.raises(BlockNotFound):
         chain.load_root(memory_store, make_model("none").cid())

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cyberkv.cybergraph.cid import Cid
+from cyberkv.cybergraph.cid import Cid, HashName
 from cyberkv.cybergraph.errors import BadReference, MalformedCid, NameNotFound
 from cyberkv.cybergraph.index import Index
 from cyberkv.cybergraph.refs import resolve
@@ -56,11 +56,14 @@ def test_roots_known_to_the_index_alone(index: Index) -> None:
     assert resolve(str(new)[:20], index, MemoryStore()) == new
 
 
-def test_leaves_are_not_meant_by_a_prefix(index: Index, memory_store: MemoryStore) -> None:
-    leaf = Cid.of(b"leaf", "raw", "sha2-256")
-    memory_store.put(leaf, b"leaf")
-    with pytest.raises(NameNotFound):
-        resolve(str(leaf)[:20], index, memory_store)
+@pytest.mark.parametrize("hash_name", ["sha2-256", "blake3"])
+def test_leaves_are_found_by_their_own_prefixes(
+    index: Index, disk_store: DiskStore, models: list[Cid], hash_name: HashName
+) -> None:
+    leaf, other = (Cid.of(data, "raw", hash_name) for data in (b"leaf", b"other"))
+    disk_store.put_many([(leaf, b"leaf"), (other, b"other")])
+    assert resolve(str(leaf)[:20], index, disk_store) == leaf
+    assert resolve(str(models[0])[:20], index, disk_store) == models[0]
 
 
 @pytest.mark.parametrize(
@@ -76,11 +79,10 @@ def test_a_cid_with_a_wrong_letter(index: Index, disk_store: DiskStore, models: 
         resolve(str(models[0])[:-1] + "1", index, disk_store)
 
 
-def test_a_name_goes_before_a_prefix_but_never_before_a_cid(
-    index: Index, disk_store: DiskStore, models: list[Cid]
-) -> None:
-    index.set_head(str(models[0])[:20], models[1], "")
-    assert resolve(str(models[0])[:20], index, disk_store) == models[1]
-    assert resolve(str(models[0])[:21], index, disk_store) == models[0]
-    with pytest.raises(BadReference):
-        index.set_head(str(models[0]), models[1], "")
+def test_no_name_hides_a_cid(index: Index, disk_store: DiskStore, models: list[Cid]) -> None:
+    for length in (8, 20, 59):
+        with pytest.raises(BadReference):
+            index.set_head(str(models[0])[:length], models[1], "")
+    index.set_head(str(models[0])[:6], models[1], "")  # too short for a prefix
+    assert resolve(str(models[0])[:6], index, disk_store) == models[1]
+    assert resolve(str(models[0])[:20], index, disk_store) == models[0]

@@ -254,6 +254,7 @@ def test_a_template_says_what_it_objects_to() -> None:
         "{{ 'a' + 1 }}",
         "{% for i in range(10 ** 9) %}{% endfor %}",
         "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+        "{{ '\\ud800' }}",
     ],
 )
 def test_hostile_and_broken_templates_are_refused(source: str) -> None:
@@ -272,7 +273,64 @@ def test_endless_output_is_cut() -> None:
 @pytest.mark.parametrize("source", ["{% for %}", "{{ ", "{% include 'x' %}{% endif %}", "(" * 5 + "{{ " + "(" * 9000])
 def test_templates_that_do_not_compile_are_typed_errors(source: str) -> None:
     with pytest.raises(Corrupt):
-        ChatTemplate(source, {})
+        ChatTemplate(source, {}).check()
+    with pytest.raises(Corrupt):
+        ChatTemplate(source, {}).render(HELLO, generate=True)
+
+
+ENDLESS = {
+    "loops": "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+    "power": "{% set x = messages | length + 9 %}{{ x ** (x ** x) }}",
+    "folded while compiling": "{{ 7 ** (7 ** 11) }}",
+    "doubling": "{% set n = namespace(x='xxxxxxxx') %}{% for i in range(99) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
+    "filters": "{{ 'x' | center(10 ** 11) }}",
+}
+
+
+@pytest.mark.parametrize("source", ENDLESS.values(), ids=ENDLESS)
+def test_a_template_that_never_ends_or_fills_memory_is_stopped(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cyberkv.runtime.models.template.MAX_CPU_S", 1)
+    with pytest.raises(LimitExceeded) as caught:
+        ChatTemplate(source, {}).render(HELLO, generate=True)
+    assert caught.value.hint
+    # The control: the bounds leave room for a long honest conversation.
+    assert "Hello" in ChatTemplate(CHATML, {}).render(HELLO * 2000, generate=True)
+
+
+def test_a_template_runs_no_file_of_the_folder_it_is_used_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "jinja2.py").write_text("raise SystemExit(9)")
+    monkeypatch.chdir(tmp_path)
+    assert ChatTemplate("{{ messages[0].content }}", {}).render(HELLO, generate=False) == "Hello"
+
+
+SETTINGS = {
+    "bos_token": {"bos_token": "\ud800"},
+    "eos_token": {"eos_token": {"content": "\udfff"}},
+    "chat_template": {"chat_template": "a \ud800"},
+}
+
+
+@pytest.mark.parametrize("field", SETTINGS)
+def test_half_a_surrogate_pair_in_the_settings_is_named(folder: Path, field: str) -> None:
+    (folder / "tokenizer_config.json").write_text(json.dumps(SETTINGS[field]))
+    with pytest.raises(Corrupt, match="not Unicode") as caught:
+        TextCodec.load(folder)
+    assert caught.value.data["field"] == field
+
+
+@pytest.mark.parametrize("odd", [{"a": 1}, [[1], {"b": 2}, None], "2", 2.5, True, None])
+def test_end_tokens_of_odd_types_are_no_end_tokens(folder: Path, odd: object) -> None:
+    known = load(folder).eos_ids
+    (folder / "config.json").write_text(json.dumps({"eos_token_id": odd}))
+    assert load(folder).eos_ids == known
+    (folder / "config.json").write_text(json.dumps({"eos_token_id": [odd, 7]}))
+    assert load(folder).eos_ids == {*known, 7}
+
+
+def test_odd_entries_in_a_list_of_templates_are_passed_over(folder: Path) -> None:
+    templates = [7, {"name": ["default"], "template": "no"}, {"name": "default", "template": "yes"}]
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": templates}))
+    assert load(folder).render(HELLO) == "yes"
 
 
 def test_a_template_file_that_is_not_text(folder: Path) -> None:

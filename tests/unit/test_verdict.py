@@ -11,7 +11,7 @@ from cyberkv.cybergraph.nodes import Block, Model
 from cyberkv.cybergraph.prefix import prefix_keys
 from cyberkv.cybergraph.store import MemoryStore
 from cyberkv.cybergraph.verdict import BlockVerdict, Verdict, explain, known_models
-from tests.contracts.synthetic import BLOCK_SIZE, entries, make_conversation, make_model
+from tests.contracts.synthetic import BLOCK_SIZE, entries, make_blocks, make_conversation, make_model
 
 TOKENS = list(range(100, 100 + 5 * BLOCK_SIZE + 2))
 
@@ -72,7 +72,16 @@ def test_a_block_under_the_wrong_key_is_no_hit(memory_store: MemoryStore, index:
     index.add_blocks([IndexEntry(key, other, None, model.cid(), "here")])
     verdicts = explain(memory_store, index, model, TOKENS)
     assert (verdicts[0].verdict, verdicts[0].cid) == (Verdict.RECOMPUTE, other)
-    assert "another model, prefix or window" in verdicts[0].reason
+    assert "'tokens' does not fit" in verdicts[0].reason
+
+
+def test_a_block_with_too_few_leaves_is_no_hit(memory_store: MemoryStore, index: Index) -> None:
+    model = make_model()
+    [short] = make_blocks(memory_store, model.cid(), TOKENS[:BLOCK_SIZE], leaves=1)
+    index.add_blocks(entries(model.cid(), TOKENS, [short]))
+    verdicts = explain(memory_store, index, model, TOKENS)
+    assert (verdicts[0].verdict, verdicts[0].cid) == (Verdict.RECOMPUTE, short)
+    assert "'kv' does not fit" in verdicts[0].reason
 
 
 CHANGES = {
