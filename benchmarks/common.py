@@ -26,10 +26,15 @@ class Claim:
 
 def options(argv: Sequence[str] | None, description: str) -> argparse.Namespace:
     """Parse the options every benchmark has."""
-    parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--quick", action="store_true", help="small sizes; bars are not enforced")
-    return parser.parse_args(argv)
+    return parser(description).parse_args(argv)
+
+
+def parser(description: str) -> argparse.ArgumentParser:
+    """The options every benchmark has, for one that has more."""
+    made = argparse.ArgumentParser(description=description)
+    made.add_argument("--json", action="store_true", help="print one JSON object")
+    made.add_argument("--quick", action="store_true", help="small sizes; bars are not enforced")
+    return made
 
 
 def best_s(work: Callable[[], object], repeats: int) -> float:

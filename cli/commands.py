@@ -40,6 +40,9 @@ FAMILIES: Final[dict[str, dict[str, Entry]]] = {
     },
     "The store": {
         "stats": Entry("stats:stats", "Count what this home holds."),
+        "gc": Entry("gc:gc", "Delete what no name, log, publication or pin needs."),
+        "pin": Entry("pin:pin", "Keep content that no name holds."),
+        "forget": Entry("forget:forget", "Give up the names of conversations."),
         "fsck": Entry("fsck:fsck", "Check every block and every link of this home."),
         "index": Entry("index:index", "Look after the index."),
         "doctor": Entry("doctor:doctor", "Say what works here, what is absent, and what is broken."),

@@ -1,8 +1,9 @@
 """`fsck`: check everything this home claims."""
 
+from typing import TYPE_CHECKING
+
 import click
 
-from ..cybergraph.cid import Cid
 from ..cybergraph.errors import Corrupt
 from ..cybergraph.store.base import Finding
 from ..cybergraph.store.fsck import Counts
@@ -11,27 +12,40 @@ from .context import Session, pass_session
 from .output import answer, facts, say
 from .text import size
 
+if TYPE_CHECKING:
+    from ..cybergraph.store.repair import Repaired
+
 
 @click.command()
-@click.option("--repair", is_flag=True, help="Drop damaged blocks and make the index anew, then check again.")
+@click.option("--repair", is_flag=True, help="Put right what can be, then check again.")
+@click.option(
+    "--from", "sources", metavar="URL|FILE.car", multiple=True,
+    help="Where to bring lost blocks from, after the peers a conversation came from; implies --repair.",
+)  # fmt: skip
 @click.pass_context
 @pass_session
-def fsck(session: Session, ctx: click.Context, *, repair: bool) -> None:
+def fsck(session: Session, ctx: click.Context, *, repair: bool, sources: tuple[str, ...]) -> None:
     """Check every block and every link of this home.
 
     Re-hashes every block, decodes every node, follows every conversation, compares the index with the blocks.
-    Exits with 4 if anything is wrong. What `--repair` drops is computed or fetched again when it is needed.
+    Exits with 4 if anything is wrong. Other commands may run meanwhile.
+
+    `--repair` takes damaged blocks out and keeps their bytes in the store's folder `quarantine`, brings what
+    conversations lack from the peers they were fetched from, and makes the index anew. What nobody has is computed
+    again when it is needed. A gateway named with `--from` is not asked for conversations that never left this home.
     """
-    if repair:
+    from ..cybergraph.store.repair import Repaired
+    from ..cybergraph.store.repair import repair as repair_home
+
+    if repair or sources:
         session.open_to_write()
     counts = Counts()
-    findings = list(check_home(session.store, session.index, counts))
-    dropped = sorted({each.cid for each in findings if each.cid and each.what in ("block", "node")})
-    if repair and findings:
-        session.store.delete_many(dropped)
-        session.index.rebuild(session.store)
+    findings = list(check_home(session.inspect(), session.index, counts))
+    repaired = Repaired()
+    if findings and (repair or sources):
+        repaired = repair_home(session.store, session.index, findings, sources)
         counts = Counts()
-        findings = list(check_home(session.store, session.index, counts))
+        findings = list(check_home(session.inspect(), session.index, counts))
     data: dict[str, object] = {
         "ok": not findings,
         "findings": [{"cid": each.cid, "what": each.what, "reason": each.reason} for each in findings],
@@ -43,15 +57,21 @@ def fsck(session: Session, ctx: click.Context, *, repair: bool) -> None:
         "orphan_leaves": counts.orphan_leaves,
         "unnamed_conversations": counts.unnamed_conversations,
         "foreign_nodes": counts.foreign_nodes,
+        "absent_leaves": counts.absent_leaves,
+        "orphans": [{"cid": each.cid, "what": each.what, "reason": each.reason} for each in counts.orphans],
     }
-    if repair:
-        data["dropped"] = dropped
-    answer(session, data, lambda: _show(findings, counts, dropped if repair else []))
+    if repair or sources:
+        data |= {
+            "dropped": repaired.dropped,
+            "refetched": [{"root": root, "blocks": blocks} for root, blocks in repaired.refetched.items()],
+            "failed": [{"root": root, "reason": reason} for root, reason in repaired.failed.items()],
+        }
+    answer(session, data, lambda: _show(findings, counts, repaired))
     if findings:
         ctx.exit(Corrupt.exit_code)
 
 
-def _show(findings: list[Finding], counts: Counts, dropped: list[Cid]) -> None:
+def _show(findings: list[Finding], counts: Counts, repaired: "Repaired") -> None:
     for each in findings:
         say(f"{each.what}: {each.reason}", fg="red")
         if each.cid:
@@ -65,10 +85,14 @@ def _show(findings: list[Finding], counts: Counts, dropped: list[Cid]) -> None:
                 f"{counts.conversations:,}, {counts.unnamed_conversations:,} of them without a name",
             ),
             ("index entries", f"{counts.index_entries:,}"),
-            ("orphan leaves", f"{counts.orphan_leaves:,}"),
-            ("dropped", f"{len(dropped):,} damaged blocks" if dropped else None),
+            ("orphans", f"{len(counts.orphans):,}, which `gc` deletes" if counts.orphans else "0"),
+            ("absent leaves", f"{counts.absent_leaves:,}, which `fetch` brings back" if counts.absent_leaves else None),
+            ("dropped", f"{len(repaired.dropped):,} damaged blocks" if repaired.dropped else None),
+            ("brought back", f"{sum(repaired.refetched.values()):,} blocks" if repaired.refetched else None),
         ]
     )
+    for root, reason in repaired.failed.items():
+        say(f"not brought back for {root}: {reason}", fg="yellow")
     if findings:
         say(f"{len(findings):,} things are wrong", fg="red", bold=True)
     else:

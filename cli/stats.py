@@ -1,9 +1,12 @@
 """`stats`: what a home holds."""
 
 from collections import Counter
+from typing import Any
 
 import click
 
+from ..cybergraph.store.quarantine import quarantined
+from ..cybergraph.store.room import read_cap
 from ..cybergraph.survey import Survey
 from .context import Session, pass_session
 from .output import answer, facts, say
@@ -23,7 +26,7 @@ def stats(session: Session) -> None:
     leaves = [size_bytes for cid, size_bytes in sizes.items() if cid.codec == "raw"]
     divergences = index.divergences()
     domains = Counter(entry.domain for entry in index.entries())
-    data = {
+    data: dict[str, Any] = {
         "bytes": sum(sizes.values()),
         "leaf_bytes": sum(leaves),
         "leaves": len(leaves),
@@ -37,7 +40,12 @@ def stats(session: Session) -> None:
         "unreadable": len(survey.unreadable),
         "domains": domains,
         "divergences": [each._asdict() for each in divergences],
+        "pins": len(index.pins()),
+        "used_bytes": store.used_bytes(),
+        "cap_bytes": read_cap(store.path),
+        "quarantined": [cid for cid, _ in quarantined(store)],
     }
+    cap = "" if data["cap_bytes"] is None else f" of at most {size(data['cap_bytes'])}"
 
     def show() -> None:
         facts(
@@ -48,6 +56,9 @@ def stats(session: Session) -> None:
                 ("leaves", f"{data['leaves']:,}, {size(sum(leaves))}"),
                 ("nodes", f"{data['nodes']:,}, {size(sum(sizes.values()) - sum(leaves))}"),
                 ("published", f"{data['published']:,} roots"),
+                ("pins", data["pins"] or None),
+                ("used", f"{size(data['used_bytes'])}{cap}"),
+                ("quarantined blocks", len(data["quarantined"]) or None),
                 ("unreadable nodes", data["unreadable"] or None),
             ]
         )

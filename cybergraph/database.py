@@ -9,7 +9,7 @@ import errno
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeAlias, TypeVar
 
@@ -32,12 +32,19 @@ PAGE_ENTRIES = 1024
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _LOW_BYTES = 1 << 24
+_DAMAGE = (
+    lmdb.InvalidError, lmdb.CorruptedError, lmdb.VersionMismatchError, lmdb.PageNotFoundError, lmdb.IncompatibleError,
+    lmdb.BadTxnError, lmdb.CursorFullError,
+)  # fmt: skip
+"""What LMDB says of a file that is no database or has bad pages."""
 
 
 def disk_error(path: Path, error: OSError | lmdb.Error) -> CyberKVError:
-    """Turn a failed write into `TierFull` where room ran out, else into an error that names the disk."""
+    """Turn a failure into `TierFull` where room ran out, `Corrupt` for damage, else an error that names the disk."""
+    if isinstance(error, _DAMAGE):
+        return _damaged(path, error)
     code = error.errno if isinstance(error, OSError) else getattr(error, "code", None)
-    free_bytes = os.statvfs(path).f_bavail * os.statvfs(path).f_frsize
+    free_bytes = _free_bytes(path)
     # LMDB reports a write cut short by a full disk as a plain input/output error.
     cut_short = code == errno.EIO and free_bytes < _LOW_BYTES
     if code in _FULL or isinstance(error, lmdb.DiskError) or cut_short:
@@ -46,7 +53,35 @@ def disk_error(path: Path, error: OSError | lmdb.Error) -> CyberKVError:
             hint="free some space or move the home to a larger disk; what was acknowledged before is safe",
             path=str(path), free_bytes=free_bytes,
         )  # fmt: skip
-    return CyberKVError(f"writing under {path} failed: {error}", hint="check the disk and its mount", path=str(path))
+    return CyberKVError(
+        f"access to {path} failed: {error}", hint="check the disk, its mount and permissions", path=str(path)
+    )
+
+
+@contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """Raise what the disk says inside the `with` as `disk_error` puts it."""
+    try:
+        yield
+    except CyberKVError:
+        raise  # some are an `OSError` as well
+    except (OSError, lmdb.Error) as error:
+        raise disk_error(path, error) from error
+
+
+def _damaged(path: Path, error: lmdb.Error) -> Corrupt:
+    return Corrupt(
+        f"the database in {path} is damaged: {error}",
+        hint="move it away: `cyberkv index rebuild` makes a new index, a store is fetched again", path=str(path),
+    )  # fmt: skip
+
+
+def _free_bytes(path: Path) -> int:
+    for each in (path, *path.parents):  # the folder itself may be what could not be made or seen
+        with suppress(OSError):
+            space = os.statvfs(each)
+            return space.f_bavail * space.f_frsize
+    return 0
 
 
 def _nothing_at(path: Path) -> NotFound:
@@ -67,14 +102,25 @@ class Database:
         self._readers = 0
         self._idle = threading.Condition()
         self._writer = threading.RLock()
-        self._env = self._open_environment(map_bytes, max_tables=len(tables))
+        self._kinds = tables
+        self._tables: dict[str, Table] = {}
+        self._env: Any = None
+        self._failed = False
+        """LMDB has given the environment up, because the page that names its newest state could not be written."""
+        self._connect(map_bytes)
+
+    def _connect(self, map_bytes: int) -> None:
+        self._env = self._open_environment(map_bytes, max_tables=len(self._kinds))
         try:
             self._env.reader_check()  # readers that were killed would keep old pages alive
             info = self._env.info()
-            size_bytes = (path / "data.mdb").stat().st_size
+            size_bytes = (self.path / "data.mdb").stat().st_size
             if size_bytes < (info["last_pgno"] + 1) * self._env.stat()["psize"]:
-                raise Corrupt(f"{path / 'data.mdb'} is cut short at {size_bytes} bytes", path=str(path))
-            self._tables = self._open_tables(tables)
+                raise Corrupt(f"{self.path / 'data.mdb'} is cut short at {size_bytes} bytes", path=str(self.path))
+            self._tables = self._open_tables(self._kinds)
+        except lmdb.Error as error:
+            self._env.close()
+            raise disk_error(self.path, error) from error
         except BaseException:
             self._env.close()
             raise
@@ -94,30 +140,25 @@ class Database:
                     raise CyberKVError(f"{path} is open read-only in this process", hint="close it first")
                 held.users += 1
                 return held
-            if read_only and not (path / "data.mdb").exists():
-                raise _nothing_at(path)
+            with disk_errors(path):
+                if read_only and not (path / "data.mdb").exists():
+                    raise _nothing_at(path)
             cls._open[path] = opened = cls(path, tables=tables, read_only=read_only)
             return opened
 
     def _open_environment(self, map_bytes: int, max_tables: int) -> Any:
-        make_private_folder(self.path)
         while True:
             try:
+                make_private_folder(self.path)
                 return lmdb.open(
                     str(self.path), map_size=map_bytes, max_dbs=max_tables, max_readers=1024,
-                    max_spare_txns=8, readonly=self.read_only, mode=PRIVATE_FILE,
+                    max_spare_txns=8, readonly=self.read_only, mode=PRIVATE_FILE, create=False,
                 )  # fmt: skip
             except (lmdb.MemoryError, MemoryError):
                 if map_bytes <= LEAST_MAP_BYTES:
                     raise
                 map_bytes //= 2
-            except (lmdb.InvalidError, lmdb.CorruptedError, lmdb.VersionMismatchError) as error:
-                raise Corrupt(
-                    f"{self.path} does not hold a database: {error}",
-                    hint="move it away: `cyberkv index rebuild` makes a new index, a store is fetched again",
-                    path=str(self.path),
-                ) from error
-            except lmdb.Error as error:
+            except (lmdb.Error, OSError) as error:
                 raise disk_error(self.path, error) from error
 
     def _open_tables(self, tables: dict[str, bool]) -> dict[str, Table]:
@@ -163,6 +204,8 @@ class Database:
         txn = self._begin_read()
         try:
             yield txn
+        except lmdb.Error as error:
+            raise disk_error(self.path, error) from error
         finally:
             txn.abort()
             self._leave()
@@ -172,12 +215,17 @@ class Database:
             with self._idle:
                 self._readers += 1
             try:
-                return self._env.begin()
-            except BaseException as error:
+                if not self._failed:
+                    return self._env.begin()
+            except lmdb.MapResizedError:
+                pass
+            except lmdb.PanicError:
+                self._failed = True
+            except BaseException:
                 self._leave()
-                if not isinstance(error, lmdb.MapResizedError):
-                    raise
-            self._resize(0)
+                raise
+            self._leave()
+            self._reconnect() if self._failed else self._resize(0)
 
     def _leave(self) -> None:
         with self._idle:
@@ -193,9 +241,13 @@ class Database:
         self.check_process()
         with self._writer:
             while True:
+                if self._failed:
+                    self._reconnect()
                 try:
                     with self._env.begin(write=True) as txn:
                         return work(txn)
+                except lmdb.PanicError:
+                    self._failed = True
                 except lmdb.MapFullError:
                     self._resize(2 * self._env.info()["map_size"])
                 except lmdb.MapResizedError:
@@ -208,6 +260,15 @@ class Database:
         with self._writer, self._idle:
             self._idle.wait_for(lambda: self._readers == 0)
             self._env.set_mapsize(map_bytes)
+
+    def _reconnect(self) -> None:
+        """Open the environment anew while no transaction looks at it. Raises `TierFull` if the disk is still full."""
+        with self._writer, self._idle:
+            self._idle.wait_for(lambda: self._readers == 0)
+            if self._failed:  # else another thread was faster
+                self._env.close()
+                self._connect(MAP_BYTES)
+                self._failed = False
 
     def items(self, table: str, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         """List the entries whose keys start with `prefix`, in order, a page per transaction.

@@ -1,5 +1,8 @@
 """Folders and files that only their owner may read: blocks, tokens and names are the text of conversations."""
 
+import os
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -15,3 +18,19 @@ def make_private_folder(path: Path) -> None:
     if not path.exists():
         make_private_folder(path.parent)
     path.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
+
+
+def write_private(path: Path, parts: Iterable[bytes], *, sync: bool) -> None:
+    """Write a file, private and whole or not at all, in place of one that is there; `sync` makes its bytes durable."""
+    temporary = path.with_name(f".{path.name}-{os.getpid()}")
+    try:
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, PRIVATE_FILE), "wb") as file:
+            file.writelines(parts)
+            if sync:
+                file.flush()
+                os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink()
+        raise

@@ -5,12 +5,13 @@ looked up by what went into a block, and a block cannot name its successor; thes
 index answers, with one table read per block at any length.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Self
 
 from ..database import Database
-from ..errors import UnsupportedFormat
-from ..store.base import Store
+from ..errors import Corrupt, UnsupportedFormat
+from ..store.base import Finding, Store
 from .blocks import DERIVED_TABLES, BlockTables
 from .marks import MARK_TABLES, Head, MarkTables
 from .rebuild import Rebuilt, rebuild
@@ -25,21 +26,35 @@ class Index(BlockTables, MarkTables):
     Any number of processes and threads may use it at once; each method is a transaction.
     """
 
-    def __init__(self, path: Path) -> None:
-        """Open or make the index at `path`. Raises `UnsupportedFormat`, `Corrupt`."""
-        database = Database.open(path, {"meta": False, **DERIVED_TABLES, **MARK_TABLES})
+    def __init__(self, path: Path, *, make: bool = True, read_only: bool = False) -> None:
+        """Open the index at `path`, or `make` it. Raises `UnsupportedFormat`, `Corrupt`, `NotFound`."""
+        database = Database.open(path, {"meta": False, **DERIVED_TABLES, **MARK_TABLES}, read_only=read_only)
         super().__init__(database)
         self._closed = False
+        try:
+            self._check_version(path, make=make)
+        except BaseException:
+            self.close()
+            raise
+
+    def _check_version(self, path: Path, *, make: bool) -> None:
+        database = self._database
         with database.read() as txn:
             version = txn.get(b"version", db=database["meta"])
+        if version is None and not make:
+            raise Corrupt(f"the index {path} has lost what it held", hint="run `cyberkv index rebuild`", path=str(path))
         if version is None:
             database.write(lambda txn: txn.put(b"version", VERSION, db=database["meta"]))
         elif version != VERSION:
-            database.close()
             raise UnsupportedFormat(
                 f"index {path} has version {version!r}, this program reads {VERSION!r}",
                 hint="a newer cyberkv may read it; or move it away and run `cyberkv index rebuild`",
             )
+
+    def check(self) -> Iterator[Finding]:
+        """Report tables that disagree."""
+        yield from super().check()
+        yield from self.check_names()
 
     def rebuild(self, store: Store) -> Rebuilt:
         """Clear what is derived and compute it again from every node of `store`, in one transaction.

@@ -186,7 +186,7 @@ class BlockTables:
                 with self._database.read() as txn, txn.cursor(self._database["next"]) as cursor:
                     known = txn.get(block, default=b"", db=self._database["blocks"])
                     edge = _edge(known[_KEY_BYTES:], unpack_prev(prev))
-                    joined = cursor.set_key_dup(edge, block)
+                    joined = bool(known) and cursor.set_key_dup(edge, block)  # no key may be empty
                 if known[:_KEY_BYTES] != prefix:
                     yield Finding(Cid(block), "index", f"answers {prefix.hex()}, filed under {known[:32].hex()}")
                 elif not joined:

@@ -1,4 +1,4 @@
-"""The marks: names, their logs, and what was published.
+"""The marks: names, their logs, what was published or pinned, and where it was fetched from.
 
 They cannot be derived from blocks, but nothing else depends on them.
 
@@ -6,18 +6,27 @@ They cannot be derived from blocks, but nothing else depends on them.
     log        name, zero byte, number -> root, created
     public     CID -> nothing: the gateway may serve it
     published  root -> nothing
+    pins       CID -> created
+    sources    root -> where it was fetched from, a line each
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-from ..cid import CID_BYTES, TEXT_CHARS, Cid
+from ..cid import CID_BYTES, CID_PREFIXES, TEXT_CHARS, Cid
 from ..database import Database, Transaction
 from ..errors import BadReference, NameNotFound
+from ..store.base import Finding
 
-MARK_TABLES: Final = {"heads": False, "log": False, "public": False, "published": False}
+MARK_TABLES: Final = {
+    "heads": False, "log": False, "public": False, "published": False, "pins": False, "sources": False,
+}  # fmt: skip
 MAX_NAME_BYTES: Final = 255
+MAX_SOURCES: Final = 8
+"""Places remembered for one conversation."""
 _NUMBER_BYTES: Final = 8
+_CID_STARTS: Final = tuple(str(Cid(prefix + bytes(CID_BYTES - len(prefix))))[:7] for prefix in CID_PREFIXES)
+"""`bafyrei`, …: the letters that every CID of one form begins with."""
 
 
 class Head(NamedTuple):
@@ -74,10 +83,19 @@ class MarkTables:
             raise _unknown_name(name)
         return roots
 
+    def check_names(self) -> Iterator[Finding]:
+        """Report names whose newest root is not the last of their log."""
+        last = {key[: -1 - _NUMBER_BYTES]: (key[-_NUMBER_BYTES:], row) for key, row in self._database.items("log")}
+        for key, row in self._database.items("heads"):
+            if last.pop(key, (b"", b"")) != (row[:_NUMBER_BYTES], row[_NUMBER_BYTES:]):
+                yield Finding(None, "index", f"the name {key.decode()!r} and its log disagree")
+        for key in last:
+            yield Finding(None, "index", f"the name {key.decode()!r} is gone, its log is here")
+
     def roots(self) -> list[Cid]:
-        """List every root that a name or its log holds or that was published, ordered by CID."""
+        """List every root that a name or its log holds, and what was published or pinned, ordered by CID."""
         logged = {Cid(row[:CID_BYTES]) for _, row in self._database.items("log")}
-        return sorted(logged.union(self.published()))
+        return sorted(logged.union(self.published(), self.pins()))
 
     def drop(self, name: str) -> None:
         """Forget a name and its log; the blocks stay.
@@ -117,21 +135,61 @@ class MarkTables:
         """List the published roots, ordered by CID."""
         return [Cid(key) for key, _ in self._database.items("published")]
 
+    def pin(self, cid: Cid, created: str) -> bool:
+        """Keep a node and all it needs, and say whether that is new."""
+        return bool(
+            self._database.write(lambda txn: txn.put(cid, created.encode(), overwrite=False, db=self._database["pins"]))
+        )
+
+    def unpin(self, cid: Cid) -> bool:
+        """Take a pin away, and say whether there was one."""
+        return bool(self._database.write(lambda txn: txn.delete(cid, db=self._database["pins"])))
+
+    def pins(self) -> dict[Cid, str]:
+        """List what is pinned, ordered by CID, with the time of each pin as it was given."""
+        return {Cid(key): row.decode() for key, row in self._database.items("pins")}
+
+    def add_sources(self, root: Cid, sources: Iterable[str]) -> None:
+        """Note where a conversation was fetched from, the newest first: there it can be fetched again."""
+        named = list(sources)
+
+        def work(txn: Transaction) -> None:
+            row = txn.get(root, default=b"", db=self._database["sources"]).decode().splitlines()
+            lines = list(dict.fromkeys([*named, *row]))[:MAX_SOURCES]
+            txn.put(root, "\n".join(lines).encode(), db=self._database["sources"])
+
+        if named:
+            self._database.write(work)
+
+    def sources(self) -> dict[Cid, list[str]]:
+        """List every root that was fetched with where it came from, the newest first."""
+        return {Cid(key): row.decode().splitlines() for key, row in self._database.items("sources")}
+
 
 def encode_name(name: str) -> bytes:
-    """Check and encode a conversation's name. Raises `BadReference`."""
+    """Check and encode a conversation's name.
+
+    A name is 1 to 255 bytes of printable characters without a slash, neither beginning nor ending with a space. It does
+    not begin with a dash, which would read as an option, nor like a CID, which it would hide. Raises `BadReference`.
+    """
     data = name.encode(errors="replace")
     if not name or len(data) > MAX_NAME_BYTES:
-        raise BadReference(f"a name has 1 to {MAX_NAME_BYTES} bytes, not {len(data)}", name=name[:80])
+        raise _bad_name(name, f"a name has 1 to {MAX_NAME_BYTES} bytes, not {len(data)}")
     if not name.isprintable() or name != name.strip():
-        raise BadReference(f"not usable as a name: {name!r}", hint="use printable characters", name=name)
-    if len(name) == TEXT_CHARS and name.startswith("b"):
-        raise BadReference(f"a name must not look like a CID: {name}", hint="choose another name", name=name)
+        raise _bad_name(name, f"not usable as a name: {name!r}")
+    if name[0] == "-" or "/" in name or "\\" in name:
+        raise _bad_name(name, f"a name neither begins with a dash nor holds a slash: {name!r}")
+    if name.startswith(_CID_STARTS) or (len(name) == TEXT_CHARS and name[0] == "b"):
+        raise _bad_name(name, f"a name must not look like a CID: {name}")
     return data
 
 
 def _head(key: bytes, row: bytes) -> Head:
     return Head(key.decode(), Cid(row[:CID_BYTES]), row[CID_BYTES:].decode())
+
+
+def _bad_name(name: str, message: str) -> BadReference:
+    return BadReference(message, hint="choose a name such as report-2", name=name[:80])
 
 
 def _unknown_name(name: str) -> NameNotFound:

@@ -28,7 +28,7 @@ class Finding:
     cid: Cid | None
     """The block it is about, if it is about one."""
     what: str
-    """`block`, `node`, `slab`, `slot`, `conversation` or `index`."""
+    """`block`, `node`, `leaf`, `segment`, `slab`, `slot`, `store`, `conversation` or `index`."""
     reason: str
 
 
@@ -115,14 +115,20 @@ class Store(ABC):
 
 def check_block(cid: Cid, data: Buffer, *, hashed: bool) -> None:
     """Check a block before it is stored: size first, then hash. Raises `LimitExceeded`, `DigestMismatch`."""
+    limit_size(cid, data)
+    if not hashed:
+        cid.verify(data)
+
+
+def limit_size(cid: Cid, data: Buffer) -> int:
+    """Give the length of a block that is not too large. Raises `LimitExceeded`."""
     size_bytes = memoryview(data).nbytes
     limit_bytes = MAX_LEAF_BYTES if cid.codec == "raw" else MAX_NODE_BYTES
     if size_bytes > limit_bytes:
         raise LimitExceeded(
             f"block {cid} of {size_bytes} bytes, limit {limit_bytes}", cid=str(cid), size_bytes=size_bytes
         )
-    if not hashed:
-        cid.verify(data)
+    return size_bytes
 
 
 def check_size(cid: Cid, size_bytes: int, target: memoryview) -> None:

@@ -2,9 +2,9 @@
 
 leaves   CID -> slab, slot, length
 nodes    CID -> the node's bytes
-slabs    slab -> slots in use or freed, from the start of the file
-free     slab, slot -> nothing
+stamp    "slots" -> random bytes of the last commit that took or freed slots
 
+Which slots are free is not written down: it is what no row of `leaves` names, so the two cannot disagree.
 All methods run inside a transaction of the store's database.
 """
 
@@ -13,16 +13,14 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from ..cid import Buffer, Cid
-from ..database import Database, Transaction
-from .slab import SlabId, slots_per_slab
+from ..database import Database, Table, Transaction
+from .slab import SlabId
 
-TABLES: Final = {"leaves": False, "nodes": False, "slabs": False, "free": False}
+READ_TABLES: Final = {"leaves": False, "nodes": False}
+TABLES: Final = {**READ_TABLES, "stamp": False}
 
-_PLACE: Final = Struct("<IIII")
-_SLAB_KEY: Final = Struct(">II")
-_SLOT_KEY: Final = Struct(">III")
-_SIZE_KEY: Final = Struct(">I")
-_COUNT: Final = Struct("<I")
+PLACE_ROW: Final = Struct("<IIII")
+_STAMP_KEY: Final = b"slots"
 
 
 class Place(NamedTuple):
@@ -42,12 +40,15 @@ class Catalog:
     """Table access for one store."""
 
     def __init__(self, database: Database) -> None:
-        self._leaves, self._nodes = database["leaves"], database["nodes"]
-        self._slabs, self._free = database["slabs"], database["free"]
+        self._database = database
 
-    def has(self, txn: Transaction, cid: Cid) -> bool:
-        """Say whether a block is catalogued."""
-        return txn.get(cid, db=self._leaves if cid.codec == "raw" else self._nodes) is not None
+    @property
+    def _leaves(self) -> Table:
+        return self._database["leaves"]  # asked for each time: the database may have been opened anew meanwhile
+
+    @property
+    def _nodes(self) -> Table:
+        return self._database["nodes"]
 
     def place(self, txn: Transaction, cid: Cid) -> Place | None:
         """Find a leaf."""
@@ -59,82 +60,50 @@ class Catalog:
         data: bytes | None = txn.get(cid, db=self._nodes)
         return data
 
+    def node_size_bytes(self, txn: Transaction, cid: Cid) -> int | None:
+        """Find a node and give its length."""
+        data = self.node(txn, cid)
+        return None if data is None else len(data)
+
     def put_node(self, txn: Transaction, cid: Cid, data: Buffer) -> None:
         """Add a node, or write it again."""
         txn.put(cid, data, db=self._nodes)
 
     def put_leaf(self, txn: Transaction, cid: Cid, place: Place) -> None:
-        """Add a leaf whose bytes are durable. A slot it had before becomes free for later transactions."""
-        if (old := self.place(txn, cid)) is not None:
-            self._release(txn, old)
+        """Add a leaf whose bytes are durable, or give it another slot."""
         slab, slot, size_bytes = place
-        txn.put(cid, _PLACE.pack(*slab, slot, size_bytes), db=self._leaves)
+        txn.put(cid, PLACE_ROW.pack(*slab, slot, size_bytes), db=self._leaves)
 
     def remove(self, txn: Transaction, cid: Cid) -> bool:
-        """Forget a block, and say whether it was here. Its slot becomes free for later transactions."""
-        if cid.codec != "raw":
-            return bool(txn.delete(cid, db=self._nodes))
-        if (place := self.place(txn, cid)) is None:
-            return False
-        self._release(txn, place)
-        return bool(txn.delete(cid, db=self._leaves))
+        """Forget a block, and say whether it was here."""
+        return bool(txn.delete(cid, db=self._leaves if cid.codec == "raw" else self._nodes))
 
-    def allocate(self, txn: Transaction, slot_kib: int, count: int) -> list[tuple[SlabId, int]]:
-        """Take slots of one size: freed ones first, in order, then fresh ones.
+    def node_bytes(self, txn: Transaction) -> int:
+        """Give the size of the pages that hold nodes."""
+        stat = txn.stat(self._nodes)
+        return int(stat["psize"] * (stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]))
 
-        Call it before anything is released in the same transaction: a slot may only be written after the
-        commit that freed it.
-        """
-        taken: list[tuple[SlabId, int]] = []
-        with txn.cursor(self._free) as cursor:
-            found = cursor.set_range(_SIZE_KEY.pack(slot_kib))
-            while found and len(taken) < count and cursor.key().startswith(_SIZE_KEY.pack(slot_kib)):
-                kib, number, slot = _SLOT_KEY.unpack(cursor.key())
-                taken.append((SlabId(kib, number), slot))
-                found = cursor.delete()
-        number, used = self._last_slab(txn, slot_kib)
-        limit = slots_per_slab(slot_kib)
-        while len(taken) < count:
-            if used >= limit:
-                number, used = number + 1, 0
-            fresh = min(count - len(taken), limit - used)
-            slab = SlabId(slot_kib, number)
-            taken.extend((slab, slot) for slot in range(used, used + fresh))
-            used += fresh
-            txn.put(_SLAB_KEY.pack(*slab), _COUNT.pack(used), db=self._slabs)
-        return taken
+    def rows(self, txn: Transaction) -> Iterator[tuple[int, int, int, int]]:
+        """List slot KiB, slab number, slot and length of every leaf, in no order that means anything."""
+        with txn.cursor(self._leaves) as cursor:
+            yield from PLACE_ROW.iter_unpack(b"".join(cursor.iternext(keys=False)))
 
-    def _last_slab(self, txn: Transaction, slot_kib: int) -> tuple[int, int]:
-        with txn.cursor(self._slabs) as cursor:
-            found = cursor.set_range(_SLAB_KEY.pack(slot_kib + 1, 0))
-            found = cursor.prev() if found else cursor.last()
-            if found and cursor.key().startswith(_SIZE_KEY.pack(slot_kib)):
-                return _SLAB_KEY.unpack(cursor.key())[1], _COUNT.unpack(cursor.value())[0]
-        return 0, 0
+    def stamp(self, txn: Transaction) -> bytes | None:
+        """Name the state of the slots: equal stamps, equal slots."""
+        found: bytes | None = txn.get(_STAMP_KEY, db=self._database["stamp"])
+        return found
 
-    def _release(self, txn: Transaction, place: Place) -> None:
-        txn.put(_SLOT_KEY.pack(*place.slab, place.slot), b"", db=self._free)
+    def put_stamp(self, txn: Transaction, stamp: bytes) -> None:
+        """Name the state of the slots that this transaction makes."""
+        txn.put(_STAMP_KEY, stamp, db=self._database["stamp"])
 
 
 def unpack_place(row: bytes) -> Place:
     """Read a row of the `leaves` table."""
-    kib, number, slot, size_bytes = _PLACE.unpack(row)
+    kib, number, slot, size_bytes = PLACE_ROW.unpack(row)
     return Place(SlabId(kib, number), slot, size_bytes)
 
 
 def places(database: Database) -> Iterator[tuple[Cid, Place]]:
     """List every leaf with its place."""
     return ((Cid(key), unpack_place(row)) for key, row in database.items("leaves"))
-
-
-def slabs(database: Database) -> Iterator[tuple[SlabId, int]]:
-    """List every slab with the number of its slots that were ever used."""
-    for key, row in database.items("slabs"):
-        yield SlabId(*_SLAB_KEY.unpack(key)), _COUNT.unpack(row)[0]
-
-
-def free_slots(database: Database) -> Iterator[tuple[SlabId, int]]:
-    """List every free slot."""
-    for key in database.keys("free"):
-        kib, number, slot = _SLOT_KEY.unpack(key)
-        yield SlabId(kib, number), slot

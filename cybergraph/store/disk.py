@@ -3,119 +3,229 @@
 The order of a write is its safety: the slots are written and synced, then the catalogue entries are
 committed, then the call returns. A kill at any point leaves slots that nothing names, and they are simply
 used again. A delete is committed before its slots may be written. The catalogue's write transaction is the
-lock between writers; readers take no lock and check the hash of everything they read, so a slot that was
-reused under a reader shows as a mismatch and is looked up once more.
+lock between writers; readers take no lock and check the hash of everything they read. A slot that was reused under a
+reader shows as a mismatch, and the leaf is looked up again for as long as anything was committed meanwhile.
 
-    store/FORMAT               "cyberkv store 1"
+    store/FORMAT               "cyberkv store 2"
     store/catalog/             LMDB
     store/slab-240-0.kvd       leaves of 237 to 240 KiB
+    store/WRITERS              the lock that writers share (`lock`)
+    store/CAP, clock           most bytes to hold, and what was used when (`room`)
+    store/quarantine/          damaged blocks, kept aside
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from itertools import groupby
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from threading import Lock
+from typing import Final, TypeVar
 
 from ..cid import HASHES, Buffer, Cid
-from ..database import Database, Transaction, disk_error
-from ..errors import CyberKVError, Refused
-from .base import Finding, Store, check_block, check_size, damaged, not_found
-from .catalog import TABLES, Catalog, Place
-from .format import open_folder
+from ..database import Database, Transaction, disk_error, disk_errors
+from ..errors import Corrupt, Refused
+from .base import Finding, Store, check_size, damaged, not_found
+from .batches import batches, most_bytes
+from .catalog import READ_TABLES, TABLES, Catalog, Place, places
+from .format import CATALOG_NAME, FORMAT, open_folder, write_format
 from .layout import check_layout
-from .reading import Wanted, read_leaves
-from .slab import SlabFiles, slot_kib
+from .lock import WriterLock
+from .reading import LeafReader, Wanted
+from .slab import SlabFiles, slot_kib, takes_direct
+from .slots import STAMP_BYTES, Slots
+from .writing import LeafWriter, Placed
 
-BATCH_BYTES: Final = 64 << 20
-BATCH_BLOCKS: Final = 4096
-"""Most that one transaction writes: bounds the memory of a generator and the time the writer lock is held."""
+STEPS: Final = {
+    "opened": "the write transaction has begun",
+    "allocated": "slots are chosen, in memory only",
+    "reserved": "a slab file is long enough; once for each",
+    "staged": "up to 16 MiB of leaves are checked and ready to be written",
+    "written": "a run of slots was handed to the kernel",
+    "synced": "a slab file is durable; once for each",
+    "catalogued": "the entries are in the transaction, not committed",
+    "committed": "the batch is durable and about to be acknowledged",
+    "removing": "entries are deleted in the transaction, not committed",
+    "removed": "the deletion is durable; the slots may be written from now on",
+}
+"""The steps of `put_many`, in order for each batch, and of `delete_many`, as `on_step` is told them."""
+
+T = TypeVar("T")
 
 
 def _no_step(_: str) -> None:
     pass
 
 
+def _no_touch(_: Sequence[Place]) -> None:
+    pass
+
+
+def _no_limit(_: int, __: Collection[Cid]) -> None:
+    pass
+
+
 class DiskStore(Store):
     """Blocks under one folder, for any number of processes at once. Open it after a fork, not before."""
 
-    def __init__(self, path: Path, *, read_only: bool = False, on_step: Callable[[str], None] = _no_step) -> None:
-        """Open or make a store. `on_step` is told the name of each step of a write, for fault injection.
+    def __init__(
+        self,
+        path: Path,
+        *,
+        read_only: bool = False,
+        on_step: Callable[[str], None] = _no_step,
+        on_touch: Callable[[Sequence[Place]], None] = _no_touch,
+        make_room: Callable[[int, Collection[Cid]], None] = _no_limit,
+    ) -> None:
+        """Open or make a store.
+
+        `on_step` is told the name of each step of a write (`STEPS`), for fault injection. `on_touch` is told the
+        places of leaves that were read, written or found to be here. `make_room` is told, before a batch is
+        written and outside any transaction, how many bytes it would add and what it consists of; it may delete
+        other blocks, or raise `TierFull`.
 
         Raises `NotFound` for a read-only open of nothing, `UnsupportedFormat`, `Corrupt`.
         """
-        open_folder(path, read_only=read_only)
-        self._path = path
+        found = open_folder(path, read_only=read_only)
+        self.path = path
         self._read_only = read_only
         self._on_step = on_step
-        self._database = Database.open(path / "catalog", TABLES, read_only=read_only)
+        self.on_touch = on_touch
+        self.make_room = make_room
+        tables = READ_TABLES if read_only else TABLES
+        self._database = Database.open(path / CATALOG_NAME, tables, read_only=read_only)
         self._catalog = Catalog(self._database)
-        self._slabs = SlabFiles(path, read_only=read_only)
+        self._slots = Slots(self._catalog)
+        self._slabs = SlabFiles(path, read_only=read_only, direct=takes_direct(path / CATALOG_NAME / "data.mdb"))
+        self._reader = LeafReader(self._slabs)
+        self._writer = LeafWriter(self._slabs, on_step)
         self._closed = False
+        self._putting = Lock()
         self._damaged: set[Cid] = set()  # seen damaged by this process, so not here until stored again
+        self._writers: WriterLock | None = None
+        if not read_only:
+            self._writers = self._join(found)
+
+    def _join(self, found: str | None) -> WriterLock:
+        try:
+            self._own(found)
+            return WriterLock(self.path)
+        except BaseException as error:
+            self.close()
+            if isinstance(error, OSError):
+                raise disk_error(self.path, error) from error
+            raise
+
+    def _own(self, found: str | None) -> None:
+        """Make a store of the folder, or one of this version. Raises `Corrupt` where its catalogue was lost."""
+        with self._database.read() as txn:
+            stamp = self._catalog.stamp(txn)
+        if stamp is None:
+            if found == FORMAT:
+                raise Corrupt(
+                    f"the catalogue of store {self.path} is gone",
+                    hint="put back a copy of the folder `catalog`, or move the store away and fetch again",
+                    path=str(self.path),
+                )
+            self._database.write(lambda txn: self._catalog.put_stamp(txn, os.urandom(STAMP_BYTES)))
+        if found != FORMAT:
+            write_format(self.path)
+
+    @property
+    def writers(self) -> WriterLock:
+        """Share of the lock between writers. Raises `Refused` for one that is open read-only."""
+        if self._writers is None:
+            raise self._read_only_error()
+        return self._writers
 
     def put_many(self, blocks: Iterable[tuple[Cid, Buffer]], *, hashed: bool = False) -> int:
         """See `Store`. A block that this process has seen damaged is stored again."""
         self._check_writable()
-        return sum(self._put_batch(batch) for batch in _batches(blocks, hashed=hashed))
+        return sum(self._put_batch(batch, hashed=hashed) for batch in batches(blocks))
 
-    def _put_batch(self, batch: dict[Cid, Buffer]) -> int:
-        count = self._database.write(lambda txn: self._write(txn, batch))
-        self._damaged.difference_update(batch)
-        self._on_step("committed")
+    def _put_batch(self, batch: dict[Cid, Buffer], *, hashed: bool) -> int:
+        with self._putting:  # until it is touched: the room is this batch's, and nothing of it may make room itself
+            if self.make_room is not _no_limit:
+                new = {cid: batch[cid] for cid in self.missing(batch)}
+                if new:
+                    self.make_room(most_bytes(new), batch.keys())
+            count, found = self._transaction(lambda txn: self._write(txn, batch, hashed=hashed))
+            self._damaged.difference_update(batch)
+            self._on_step("committed")
+            self._touch(found)
         return count
 
-    def _write(self, txn: Transaction, batch: dict[Cid, Buffer]) -> int:
+    def _write(
+        self, txn: Transaction, batch: dict[Cid, Buffer], *, hashed: bool
+    ) -> tuple[int, list[Place | int | None]]:
+        """Write what is not here; give the number of blocks written and where all of them lie."""
         self._on_step("opened")
-        fresh = {cid: data for cid, data in batch.items() if not self._has(txn, cid)}
+        found = {cid: self._find(txn, cid) for cid in batch}
+        new = [cid for cid, each in found.items() if each is None]
+        nodes = [cid for cid in new if cid.codec != "raw"]
         by_slot: dict[int, list[Cid]] = {}
-        for cid, data in fresh.items():
+        for cid in new:
             if cid.codec == "raw":
-                by_slot.setdefault(slot_kib(memoryview(data).nbytes), []).append(cid)
-        placed: dict[Cid, Place] = {}
+                by_slot.setdefault(slot_kib(memoryview(batch[cid]).nbytes), []).append(cid)
+        written: list[Placed] = []
+        if by_slot:
+            self._slots.begin(txn)
         for kib, cids in by_slot.items():
-            for cid, (slab, slot) in zip(cids, self._catalog.allocate(txn, kib, len(cids)), strict=True):
-                placed[cid] = Place(slab, slot, memoryview(fresh[cid]).nbytes)
+            for cid, (slab, slot) in zip(cids, self._slots.allocate(kib, len(cids)), strict=True):
+                written.append(Placed(cid, batch[cid], Place(slab, slot, memoryview(batch[cid]).nbytes)))
         self._on_step("allocated")
-        with self._disk_errors():
-            self._write_slots(placed, fresh)
-        for cid, data in fresh.items():
-            if cid in placed:
-                self._catalog.put_leaf(txn, cid, placed[cid])
-            else:
-                self._catalog.put_node(txn, cid, data)
+        if not hashed:
+            for cid in nodes:
+                cid.verify(batch[cid])
+        with disk_errors(self.path):
+            self._writer.write(written, hashed=hashed)
+        for cid in nodes:
+            self._catalog.put_node(txn, cid, batch[cid])
+        for cid, _, place in sorted(written):  # neighbours in the table meet the same pages
+            if cid in self._damaged and (old := self._catalog.place(txn, cid)) is not None:
+                self._slots.release(old)
+            self._catalog.put_leaf(txn, cid, place)
+        if by_slot:
+            self._slots.end(txn)
         self._on_step("catalogued")
-        return len(fresh)
+        return len(new), [*found.values(), *(each.place for each in written)]
 
-    def _write_slots(self, placed: dict[Cid, Place], data: dict[Cid, Buffer]) -> None:
-        # Slots side by side have one difference between slot and position in the list.
-        for (slab, _), run in groupby(
-            enumerate(placed.items()), key=lambda each: (each[1][1].slab, each[1][1].slot - each[0])
-        ):
-            cids, places = zip(*(each for _, each in run), strict=True)
-            self._slabs.reserve(slab, places[-1].slot + 1)
-            self._slabs.write(slab, places[0].slot, [data[cid] for cid in cids])
-            self._on_step("written")
-        for slab in {place.slab for place in placed.values()}:
-            self._slabs.sync(slab)
-            self._on_step("synced")
+    def _transaction(self, work: Callable[[Transaction], T]) -> T:
+        with self._slots.lock:
+            return self._database.write(work)
 
     def get(self, cid: Cid) -> bytes:
         """See `Store`."""
-        for _ in range(2):  # again, if the slot was given to another leaf between lookup and read
-            if (data := self._read(cid)) is None:
+        before = None
+        while True:
+            version, place, data = self._read(cid)
+            if data is None:
                 raise not_found(cid)
-            if HASHES[cid.hash_name](data) == cid.digest:
+            if _is_sound(cid, data):
+                if place is not None:
+                    self.on_touch([place])
                 return data
+            if version == before:  # nothing was committed between two looks, so the slot was this leaf's
+                break
+            before = version
         self._damaged.add(cid)
         raise damaged(cid, self._why_damaged(cid))
 
-    def _read(self, cid: Cid) -> bytes | None:
+    def _read(self, cid: Cid) -> tuple[int, Place | None, bytes | None]:
+        """Look a block up and read it: the version of the catalogue, the place of a leaf, the bytes."""
         with self._database.read() as txn:
+            version = txn.id()
             if cid.codec != "raw":
-                return self._catalog.node(txn, cid)
+                return version, None, self._catalog.node(txn, cid)
             place = self._catalog.place(txn, cid)
-        return None if place is None else self._slabs.read_bytes(place.slab, place.offset, place.size_bytes)
+        if place is None:
+            return version, None, None
+        with disk_errors(self.path):
+            return version, place, self._slabs.read_bytes(*place)
+
+    def _read_in(self, txn: Transaction, cid: Cid) -> bytes | None:
+        if cid.codec != "raw":
+            return self._catalog.node(txn, cid)
+        place = self._catalog.place(txn, cid)
+        return None if place is None else self._slabs.read_bytes(*place)
 
     def _why_damaged(self, cid: Cid) -> str:
         with self._database.read() as txn:
@@ -132,43 +242,65 @@ class DiskStore(Store):
     def get_into(self, cids: Sequence[Cid], out: Sequence[memoryview]) -> None:
         """See `Store`. Leaves stored one after the other are read in runs of about a megabyte."""
         wanted: list[Wanted] = []
-        with self._database.read() as txn:
-            for cid, target in zip(cids, out, strict=True):
-                if cid.codec != "raw":
-                    continue
-                if (place := self._catalog.place(txn, cid)) is None:
-                    raise not_found(cid)
+        nodes: list[tuple[Cid, memoryview]] = []
+        for cid, place, target in zip(cids, self.places(cids), out, strict=True):
+            if cid.codec != "raw":
+                nodes.append((cid, target))
+            elif place is None:
+                raise not_found(cid)
+            else:
                 check_size(cid, place.size_bytes, target)
                 wanted.append(Wanted(cid, place, target.cast("B")))
-        again = [(each.cid, each.target) for each in read_leaves(self._slabs, wanted)]
-        nodes = [(cid, target) for cid, target in zip(cids, out, strict=True) if cid.codec != "raw"]
+        wanted.sort(key=lambda each: each.place)
+        with disk_errors(self.path):
+            again = [(each.cid, each.target) for each in self._reader.read(wanted)]
+        if wanted:
+            self.on_touch([each.place for each in wanted])
         for cid, target in again + nodes:
             super().get_into([cid], [target])
 
+    def places(self, cids: Iterable[Cid]) -> list[Place | None]:
+        """Say where leaves lie; None for a node and for what is not here."""
+        with self._database.read() as txn:
+            return [self._catalog.place(txn, cid) for cid in cids]
+
+    def leaves(self) -> Iterator[tuple[Cid, Place]]:
+        """List every leaf with its place. Changes made meanwhile may or may not show."""
+        return places(self._database)
+
+    def used_bytes(self) -> int:
+        """Give the room that blocks take: whole slots of leaves, and the pages that hold nodes."""
+        with self._slots.lock, self._database.read() as txn:  # in this order: a writer may wait for readers
+            return self._slots.used_bytes(txn) + self._catalog.node_bytes(txn)
+
     def has(self, cid: Cid) -> bool:
         """See `Store`. A block that this process has seen damaged is not here."""
-        with self._database.read() as txn:
-            return self._has(txn, cid)
+        return self.size_bytes(cid) is not None
 
     def missing(self, cids: Iterable[Cid]) -> list[Cid]:
         """See `Store`."""
         asked = list(cids)
         with self._database.read() as txn:
-            return [cid for cid in asked if not self._has(txn, cid)]
-
-    def _has(self, txn: Transaction, cid: Cid) -> bool:
-        return self._catalog.has(txn, cid) and cid not in self._damaged
+            found = [self._find(txn, cid) for cid in asked]
+        self._touch(found)
+        return [cid for cid, each in zip(asked, found, strict=True) if each is None]
 
     def size_bytes(self, cid: Cid) -> int | None:
         """See `Store`. A block that this process has seen damaged is not here."""
+        with self._database.read() as txn:
+            found = self._find(txn, cid)
+        self._touch([found])
+        return found.size_bytes if isinstance(found, Place) else found
+
+    def _find(self, txn: Transaction, cid: Cid) -> Place | int | None:
+        """Give the place of a leaf or the length of a node that is here and not known to be damaged."""
         if cid in self._damaged:
             return None
-        with self._database.read() as txn:
-            if cid.codec == "raw":
-                place = self._catalog.place(txn, cid)
-                return None if place is None else place.size_bytes
-            data = self._catalog.node(txn, cid)
-            return None if data is None else len(data)
+        return self._catalog.place(txn, cid) if cid.codec == "raw" else self._catalog.node_size_bytes(txn, cid)
+
+    def _touch(self, found: Iterable[Place | int | None]) -> None:
+        if touched := [each for each in found if isinstance(each, Place)]:
+            self.on_touch(touched)
 
     def cids(self, prefix: bytes = b"") -> Iterator[Cid]:
         """See `Store`. Nodes come before leaves."""
@@ -178,10 +310,42 @@ class DiskStore(Store):
     def delete_many(self, cids: Iterable[Cid]) -> int:
         """See `Store`. The slots are used again by later writes; files do not shrink."""
         self._check_writable()
-        named = list(cids)
-        count = self._database.write(lambda txn: sum(self._catalog.remove(txn, cid) for cid in named))
+        named = list(dict.fromkeys(cids))
+        count = self._transaction(lambda txn: self._remove(txn, named))
+        self._on_step("removed")
         self._damaged.difference_update(named)
         return count
+
+    def _remove(self, txn: Transaction, named: list[Cid]) -> int:
+        freed = [place for cid in named if cid.codec == "raw" and (place := self._catalog.place(txn, cid))]
+        if freed:
+            self._slots.begin(txn)
+            for place in freed:
+                self._slots.release(place)
+            self._slots.end(txn)
+        count = sum(self._catalog.remove(txn, cid) for cid in sorted(named))  # neighbours share pages
+        self._on_step("removing")
+        return count
+
+    def drop_damaged(self, cids: Iterable[Cid]) -> dict[Cid, bytes]:
+        """Forget those blocks whose bytes still do not hash to them, and give the bytes as they were found.
+
+        A block that was stored again meanwhile stays.
+        """
+        self._check_writable()
+        named = list(dict.fromkeys(cids))
+
+        def drop(txn: Transaction) -> dict[Cid, bytes]:
+            with disk_errors(self.path):  # what cannot be read for another reason than damage stays
+                read = {cid: self._read_in(txn, cid) for cid in named}
+            bad = {cid: data for cid, data in read.items() if data is not None and not _is_sound(cid, data)}
+            self._remove(txn, list(bad))
+            return bad
+
+        dropped = self._transaction(drop)
+        self._on_step("removed")
+        self._damaged.difference_update(named)
+        return dropped
 
     def check(self) -> Iterator[Finding]:
         """See `Store`."""
@@ -189,35 +353,22 @@ class DiskStore(Store):
 
     def close(self) -> None:
         """See `Store`."""
+        self._reader.close()
+        self._writer.close()
         self._slabs.close()
+        if self._writers is not None:
+            self._writers.close()
         if not self._closed:  # the database counts its users
             self._closed = True
             self._database.close()
 
     def _check_writable(self) -> None:
         if self._read_only:
-            raise Refused(f"store {self._path} is open read-only", hint="open it for writing", path=str(self._path))
+            raise self._read_only_error()
 
-    @contextmanager
-    def _disk_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except CyberKVError:
-            raise
-        except OSError as error:
-            raise disk_error(self._path, error) from error
+    def _read_only_error(self) -> Refused:
+        return Refused(f"store {self.path} is open read-only", hint="open it for writing", path=str(self.path))
 
 
-def _batches(blocks: Iterable[tuple[Cid, Buffer]], *, hashed: bool) -> Iterator[dict[Cid, Buffer]]:
-    batch: dict[Cid, Buffer] = {}
-    size_bytes = 0
-    for cid, data in blocks:
-        check_block(cid, data, hashed=hashed)
-        block_bytes = memoryview(data).nbytes
-        if batch and (size_bytes + block_bytes > BATCH_BYTES or len(batch) >= BATCH_BLOCKS):
-            yield batch
-            batch, size_bytes = {}, 0
-        batch[cid] = data
-        size_bytes += block_bytes
-    if batch:
-        yield batch
+def _is_sound(cid: Cid, data: bytes) -> bool:
+    return HASHES[cid.hash_name](data) == cid.digest

@@ -1,54 +1,62 @@
-"""The FORMAT file: what makes a folder a store, and of which version."""
+"""The FORMAT file: what makes a folder a store, and of which version.
 
-import os
+Version 1 wrote down which slots were free; version 2 derives it. The blocks lie as they did, so a store of
+version 1 is read as it is, and the first writer only changes FORMAT: a program of version 1 would go on to
+trust its own, then outdated, list of free slots.
+
+FORMAT is written when the catalogue is there, with the stamp of its slots. So a store that has FORMAT and no stamp has
+lost its catalogue, and is not taken for a new one.
+"""
+
 from pathlib import Path
 from typing import Final
 
-from ..database import disk_error
+from ..database import disk_errors
 from ..errors import NotFound, UnsupportedFormat
-from ..private import PRIVATE_FILE, make_private_folder
+from ..private import make_private_folder, write_private
 from .slab import sync_folder
 
 FILE_NAME: Final = "FORMAT"
-FORMAT: Final = "cyberkv store 1\n"
+CATALOG_NAME: Final = "catalog"
+FORMAT: Final = "cyberkv store 2\n"
+OLDER_FORMATS: Final = ("cyberkv store 1\n",)
 
 
-def open_folder(path: Path, *, read_only: bool) -> None:
-    """Check a store's folder, or make it. Raises `NotFound`, `UnsupportedFormat`, `TierFull`."""
-    if not read_only:
+def open_folder(path: Path, *, read_only: bool) -> str | None:
+    """Check a store's folder, made if need be, and give its format: None where nobody has made a store yet.
+
+    Raises `NotFound`, `UnsupportedFormat`, `TierFull`.
+    """
+    with disk_errors(path):
+        if not read_only:
+            try:
+                make_private_folder(path)
+            except FileExistsError:
+                raise UnsupportedFormat(f"{path} is not a folder", hint="check --home", path=str(path)) from None
+        # In this order: another process that makes the store now writes FORMAT before any slab.
+        names = sorted(each.name for each in path.iterdir()) if path.is_dir() else []
+        others = [name for name in names if not name.startswith(".") and name != CATALOG_NAME]
         try:
-            make_private_folder(path)
-        except FileExistsError:
-            raise UnsupportedFormat(f"{path} is not a folder", hint="check --home", path=str(path)) from None
-    # In this order: another process that makes the store now writes FORMAT before anything else.
-    others = sorted(each.name for each in path.iterdir() if not each.name.startswith(".")) if path.is_dir() else []
-    try:
-        found = (path / FILE_NAME).read_bytes()[:64].decode(errors="replace")
-    except FileNotFoundError:
-        if read_only:
-            raise NotFound(f"no store at {path}", hint="check --home", path=str(path)) from None
-        if others:
-            raise UnsupportedFormat(
-                f"{path} holds {others[0]!r} and no {FILE_NAME} file: it is not a store",
-                hint="choose an empty folder", path=str(path),
-            ) from None  # fmt: skip
-        _write(path)
-        return
-    if found != FORMAT:
+            found = (path / FILE_NAME).read_bytes()[:64].decode(errors="replace")
+        except FileNotFoundError:
+            if read_only:
+                raise NotFound(f"no store at {path}", hint="check --home", path=str(path)) from None
+            if others:
+                raise UnsupportedFormat(
+                    f"{path} holds {others[0]!r} and no {FILE_NAME} file: it is not a store",
+                    hint="choose an empty folder", path=str(path),
+                ) from None  # fmt: skip
+            return None
+    if found not in (FORMAT, *OLDER_FORMATS):
         raise UnsupportedFormat(
             f"store {path} has format {found.strip()!r}, this program reads {FORMAT.strip()!r}",
             hint="a newer cyberkv may read it", path=str(path), expected=FORMAT.strip(), got=found.strip(),
         )  # fmt: skip
+    return found
 
 
-def _write(path: Path) -> None:
-    temporary = path / f".{FILE_NAME}-{os.getpid()}"
-    try:
-        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, PRIVATE_FILE), "w") as file:
-            file.write(FORMAT)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.rename(path / FILE_NAME)
+def write_format(path: Path) -> None:
+    """Say that the folder is a store of this version, durably. Raises `TierFull`."""
+    with disk_errors(path):
+        write_private(path / FILE_NAME, [FORMAT.encode()], sync=True)
         sync_folder(path)
-    except OSError as error:
-        raise disk_error(path, error) from error

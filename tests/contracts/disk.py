@@ -13,7 +13,7 @@ def flip(store: DiskStore, cid: Cid, *, at: int = 0) -> None:
     """Flip one bit of a stored block, on disk."""
     if cid.codec == "raw":
         place = dict(places(store._database))[cid]
-        with (store._path / place.slab.file_name).open("r+b") as file:
+        with (store.path / place.slab.file_name).open("r+b") as file:
             file.seek(place.offset + at)
             byte = file.read(1)[0]
             file.seek(place.offset + at)
@@ -26,6 +26,15 @@ def flip(store: DiskStore, cid: Cid, *, at: int = 0) -> None:
 
 def in_child(code: str, *args: object) -> subprocess.CompletedProcess[str]:
     """Run code in another process; `path` is the first argument."""
+    return subprocess.run(_command(code, *args), capture_output=True, text=True, timeout=60, check=False)
+
+
+def beside_child(code: str, *args: object) -> subprocess.Popen[str]:
+    """Start code in another process and go on; talk to it by lines on its standard streams."""
+    return subprocess.Popen(_command(code, *args), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def _command(code: str, *args: object) -> list[str]:
     header = """
         import os, resource, signal, sys
         from pathlib import Path
@@ -33,7 +42,4 @@ def in_child(code: str, *args: object) -> subprocess.CompletedProcess[str]:
         from tests.contracts.synthetic import blocks, make_model
         path, args = Path(sys.argv[1]), sys.argv[2:]
     """
-    return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(header) + textwrap.dedent(code), *map(str, args)],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    return [sys.executable, "-c", textwrap.dedent(header) + textwrap.dedent(code), *map(str, args)]

@@ -1,8 +1,9 @@
 from collections.abc import Iterator, Sequence
 
-from cyberkv.cybergraph.cid import Cid
+from cyberkv.cybergraph.cid import Buffer, Cid
 from cyberkv.cybergraph.errors import BlockNotFound
 from cyberkv.cybergraph.peers import Peer
+from cyberkv.cybergraph.staging import Room
 from cyberkv.cybergraph.store import Store
 
 
@@ -16,7 +17,7 @@ class StorePeer(Peer):
         self.asked: list[Cid] = []
         self.gave: list[Cid] = []
 
-    def get_many(self, cids: Sequence[Cid]) -> Iterator[tuple[Cid, bytes]]:
+    def read_many(self, cids: Sequence[Cid], room: Room) -> Iterator[tuple[Cid, Buffer]]:
         self.asked += cids
         for cid in cids:
             if self._store.has(cid):

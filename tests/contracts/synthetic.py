@@ -1,5 +1,6 @@
 """Small conversations made of real nodes over invented bytes."""
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
@@ -11,6 +12,8 @@ from cyberkv.cybergraph.prefix import prefix_keys
 from cyberkv.cybergraph.store import Store
 
 BLOCK_SIZE = 4
+LEAF_BYTES_PER_TOKEN = 2 * 2 * 8 * 4
+"""K and V, two layers a leaf, eight numbers of four bytes: what `make_model` says."""
 
 
 def make_model(weights: str = "a", block_size: int = BLOCK_SIZE) -> Model:
@@ -26,6 +29,13 @@ def make_model(weights: str = "a", block_size: int = BLOCK_SIZE) -> Model:
 
 def leaf(data: bytes) -> tuple[Cid, bytes]:
     return Cid.of(data, "raw", "blake3"), data
+
+
+def rows_leaf(text: str, tokens: int) -> tuple[Cid, bytes]:
+    """A leaf of as many bytes as rows of `tokens` tokens have, that says what it stands for."""
+    data = text.encode()
+    stretched = data * (LEAF_BYTES_PER_TOKEN * tokens // len(data) + 1)
+    return leaf(hashlib.sha256(data).digest() + stretched[32 : LEAF_BYTES_PER_TOKEN * tokens])
 
 
 def blocks(count: int, size_bytes: int = 5000) -> list[tuple[Cid, bytes]]:
@@ -47,7 +57,7 @@ def make_blocks(
     prev, cids, pending = before, [], []
     for start in range(0, len(tokens) - block_size + 1, block_size):
         window = tuple(tokens[start : start + block_size])
-        rows = [leaf(f"{flavour} {group} {prev} {window}".encode()) for group in range(leaves)]
+        rows = [rows_leaf(f"{flavour} {group} {prev} {window}", block_size) for group in range(leaves)]
         node = Block(model=model, prev=prev, tokens=window, kv=tuple(cid for cid, _ in rows))
         data = node.encode()
         prev = Cid.of(data, "dag-cbor", "sha2-256")
@@ -73,11 +83,12 @@ def make_conversation(
     blocks = make_blocks(store, model_cid, tokens, block_size=block_size, flavour=flavour)
     tail = EMPTY_TAIL
     if rest := tuple(tokens[len(blocks) * block_size :]):
-        cid, data = leaf(f"{flavour} tail {rest} {blocks[-1:]}".encode())
-        store.put(cid, data)
-        tail = Tail(tokens=rest, prefilled=0, domain="test", kv=(cid,))
+        rows = [rows_leaf(f"{flavour} tail {group} {rest} {blocks[-1:]}", len(rest)) for group in range(2)]
+        store.put_many(rows)
+        tail = Tail(tokens=rest, prefilled=0, domain="test", kv=tuple(cid for cid, _ in rows))
     return chain.build_root(
-        store, model=model_cid, block_size=block_size, blocks=blocks, tail=tail, payload_bytes=0,
+        store, model=model_cid, block_size=block_size, blocks=blocks, tail=tail,
+        payload_bytes=2 * LEAF_BYTES_PER_TOKEN * len(tokens),
         title=title, created=created, approx=approx,
     )  # fmt: skip
 

@@ -12,13 +12,14 @@ from cyberkv.cybergraph.errors import (
     TierFull,
 )
 from cyberkv.cybergraph.store import DiskStore, slab
+from cyberkv.cybergraph.store.disk import STEPS
 from tests.contracts.disk import in_child
 from tests.contracts.synthetic import blocks, make_model
 
-STEPS = ["opened", "allocated", "written", "synced", "catalogued", "committed"]
+WRITE_STEPS = [step for step in STEPS if not step.startswith("remov")]
 
 
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", WRITE_STEPS)
 def test_a_kill_at_each_step_leaves_nothing_half_visible(tmp_path: Path, step: str) -> None:
     made = blocks(8)
     with DiskStore(tmp_path) as store:
@@ -51,9 +52,37 @@ def test_a_kill_at_each_step_leaves_nothing_half_visible(tmp_path: Path, step: s
         assert list(store.check()) == []
 
 
+@pytest.mark.parametrize("step", ["removing", "removed"])
+def test_a_kill_while_deleting(tmp_path: Path, step: str) -> None:
+    made = blocks(6)
+    with DiskStore(tmp_path) as store:
+        store.put_many(made[:4])
+    child = in_child(
+        """
+        store = DiskStore(path, on_step=lambda step: step == args[0] and os.kill(os.getpid(), signal.SIGKILL))
+        store.delete_many(cid for cid, _ in blocks(2))
+        """,
+        tmp_path, step,
+    )  # fmt: skip
+    assert child.returncode == -signal.SIGKILL, child.stderr
+    with DiskStore(tmp_path) as store:
+        assert [store.has(cid) for cid, _ in made[:4]] == [step == "removing"] * 2 + [True] * 2
+        assert store.put_many(made) == (2 if step == "removing" else 4)
+        assert [store.get(cid) for cid, _ in made] == [data for _, data in made]
+        assert list(store.check()) == []
+
+
+def test_steps_are_told_in_their_order(tmp_path: Path) -> None:
+    told: list[str] = []
+    with DiskStore(tmp_path, on_step=told.append) as store:
+        store.put_many(blocks(3))
+        store.delete_many([blocks(1)[0][0]])
+    assert told == list(STEPS)
+
+
 def test_an_error_at_each_step_leaves_nothing_visible(tmp_path: Path) -> None:
     made = blocks(3)
-    for step in STEPS[:-1]:
+    for step in WRITE_STEPS[:-1]:
 
         def fail(seen: str, step: str = step) -> None:
             if seen == step:

@@ -9,11 +9,12 @@ import pytest
 from cyberkv.cybergraph import chain
 from cyberkv.cybergraph.cid import Cid
 from cyberkv.cybergraph.index import Index, IndexEntry
-from cyberkv.cybergraph.nodes import Block, Segment
+from cyberkv.cybergraph.nodes import EMPTY_TAIL, Block, Segment
 from cyberkv.cybergraph.prefix import PrefixKey
 from cyberkv.cybergraph.store import DiskStore, Finding
 from cyberkv.cybergraph.store.fsck import Counts, fsck
 from tests.contracts.disk import flip
+from tests.contracts.other import other
 from tests.contracts.synthetic import entries, leaf, make_blocks, make_conversation, make_model
 
 TOKENS = list(range(23))  # five blocks and a tail
@@ -70,7 +71,12 @@ def test_a_sound_home_gives_no_finding(sound: Home) -> None:
     assert counts.orphan_leaves == 1
     assert counts.index_entries == 5
     assert counts.nodes == 1 + 5 + 1 + 1 + 1 + (2 + 1 + 1)  # model, blocks, segment, root, foreign; the stopped fetch
-    assert counts.leaves == 5 * 2 + 1 + 1 + (2 * 2 + 1 - 1)
+    assert counts.leaves == 5 * 2 + 2 + 1 + (2 * 2 + 2 - 1)
+    stopped = next(each.cid for each in counts.orphans if each.what == "conversation")
+    assert [(each.cid, each.what, each.reason) for each in counts.orphans] == [
+        (leaf(b"orphan")[0], "leaf", "no block or tail links to it"),
+        (stopped, "conversation", "no name, publication or pin holds it"),
+    ]
     assert counts.leaf_bytes > 0
 
 
@@ -202,6 +208,32 @@ def test_nodes_that_are_sound_but_do_not_belong_together(sound: Home) -> None:
     assert [(each.cid, each.what) for each in sound.check()] == [(other.cid(), "conversation")]
 
 
+def test_a_leaf_of_another_size(sound: Home) -> None:
+    with sound.store() as store, sound.index() as index:
+        short = leaf(b"sound bytes, and too few of them")
+        store.put_many([short])
+        block = replace(Block.decode(store.get(sound.blocks[0])), kv=(short[0], sound.leaf))
+        root = chain.build_root(
+            store, model=MODEL, block_size=4, blocks=[store.put_node(block)], tail=EMPTY_TAIL, payload_bytes=1024
+        )
+        index.set_head("short", root, "")
+    [found] = sound.check()
+    assert (found.cid, found.what) == (short[0], "leaf")
+    assert found.reason == f"has 32 bytes, where {block.cid()} needs 512"
+
+
+def test_what_no_conversation_holds_is_an_orphan(sound: Home) -> None:
+    with sound.store() as store, sound.index() as index:
+        index.drop("talk")
+        loose = make_blocks(store, MODEL, range(80, 84), flavour="loose")
+        store.delete_many([sound.root])
+    counts = Counts()
+    assert sound.check(counts) == []
+    orphans = {each.cid: each.what for each in counts.orphans}
+    assert orphans.items() >= {(loose[0], "block"), (sound.segment, "segment"), (sound.tail_leaf, "leaf")}
+    assert not orphans.keys() & set(sound.blocks)  # their segment links to them
+
+
 def test_a_node_of_a_known_type_and_wrong_form(sound: Home) -> None:
     data = bytes.fromhex("a164747970656d637962") + b"erkv/block"  # a map of one field: type
     cid = Cid.of(data, "dag-cbor", "sha2-256")
@@ -225,3 +257,44 @@ def test_a_detached_index_entry(sound: Home) -> None:
     counts = Counts()
     assert [(each.cid, each.what) for each in sound.check(counts)] == [(blocks[0], "index")]
     assert counts.detached_entries == 2
+
+
+def newest(index: Index) -> tuple[int, Cid]:
+    return max((int(head.name.split()[1]), head.root) for head in index.heads())
+
+
+def test_beside_a_writer_nothing_is_reported_that_is_only_under_way(home: Path) -> None:
+    code = """
+        from itertools import count
+        from select import select
+        from cyberkv.cybergraph.store.gc import collect
+        with DiskStore(home / "store") as store, Index(home / "index") as index:
+            for number in count():
+                tokens = range(number, number + 40)
+                root = make_conversation(store, tokens, title=f"talk {number}")
+                blocks = list(chain.block_cids(store, chain.load_root(store, root)))
+                index.add_blocks(entries(make_model().cid(), list(tokens), blocks))
+                index.set_head(f"talk {number}", root, "")
+                if number == 0:
+                    print("writes", flush=True)
+                if number >= 10:
+                    index.drop(f"talk {number - 10}")
+                if number % 5 == 4:
+                    collect(store, index)
+                if select([sys.stdin], [], [], 0)[0]:
+                    break
+            wait(f"ended after {number + 1}")
+    """
+    with other(code, home) as process:
+        process.says("writes")
+        with DiskStore(home / "store", read_only=True) as store, Index(home / "index") as index:
+            rounds = 0
+            while rounds < 20 or newest(index)[0] < 20:  # by then it has forgotten and collected, too
+                assert list(fsck(store, index)) == []
+                rounds += 1
+            process.goes_on()
+            process.ends()
+            assert list(fsck(store, index)) == []
+        with DiskStore(home / "store") as store, Index(home / "index") as index:  # the control
+            store.delete_many([newest(index)[1]])
+            assert len(list(fsck(store, index))) == 1

@@ -5,6 +5,7 @@ import pytest
 from cyberkv.cybergraph.cid import Cid
 from cyberkv.cybergraph.errors import BadReference, NameNotFound
 from cyberkv.cybergraph.index import Head, Index
+from cyberkv.cybergraph.index.marks import MAX_SOURCES
 from tests.contracts.synthetic import make_model
 
 MODEL = make_model().cid()
@@ -51,20 +52,25 @@ def test_dropped_names(index: Index) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["", "x" * 256, "a\0b", "line\nbreak", " padded", "\ud800", str(MODEL), "b" + "a" * 58, "é" * 128]
-)
+    "name",
+    [
+        "", "x" * 256, "a\0b", "line\nbreak", " padded", "\ud800", str(MODEL), "b" + "a" * 58, "é" * 128, "--json", "-",
+        "../../x", "a/b", "a\\b", "bafyreib", str(MODEL)[:20], str(Cid.of(b"leaf", "raw", "blake3"))[:8],
+    ],
+)  # fmt: skip
 def test_names_that_are_refused(index: Index, name: str) -> None:
     for attempt in (
         lambda: index.set_head(name, MODEL, ""),
         lambda: index.head(name),
         lambda: index.drop(name),
     ):
-        with pytest.raises(BadReference):
+        with pytest.raises(BadReference) as caught:
             attempt()
+        assert caught.value.hint
     assert index.heads() == []
 
 
-@pytest.mark.parametrize("name", ["x" * 255, "a b", "bafyreib", "日本語", "../etc/passwd", "é" * 127])
+@pytest.mark.parametrize("name", ["x" * 255, "a b", "bafy", "b" + "x" * 57, "日本語", "..", "a-b", "é" * 127])
 def test_names_that_are_taken(index: Index, name: str) -> None:
     index.set_head(name, MODEL, "")
     assert index.head(name).root == MODEL
@@ -77,3 +83,27 @@ def test_only_what_was_published_is_public(index: Index) -> None:
     assert [index.is_public(cid) for cid in (root, inside, outside)] == [True, True, False]
     assert index.published() == [root]
     assert index.roots() == [root]
+
+
+def test_pins_are_roots_until_they_are_taken_away(index: Index) -> None:
+    pinned, other = node_cid("pinned"), node_cid("other")
+    assert index.pin(pinned, "2025-01-01T00:00:00Z")
+    assert not index.pin(pinned, "later")  # the first time stays
+    assert index.pins() == {pinned: "2025-01-01T00:00:00Z"}
+    assert index.roots() == [pinned]
+    assert not index.unpin(other)
+    assert index.unpin(pinned)
+    assert (index.pins(), index.roots()) == ({}, [])
+
+
+def test_sources_are_remembered_newest_first_and_not_without_end(index: Index) -> None:
+    root = node_cid("root")
+    assert index.sources() == {}
+    index.add_sources(root, [])
+    assert index.sources() == {}
+    index.add_sources(root, ["http://a", "/there/b.car"])
+    index.add_sources(root, ["http://c", "http://a"])
+    assert index.sources() == {root: ["http://c", "http://a", "/there/b.car"]}
+    assert index.roots() == []  # where something came from holds nothing
+    index.add_sources(root, [f"http://{number}" for number in range(20)])
+    assert index.sources()[root] == [f"http://{number}" for number in range(MAX_SOURCES)]

@@ -1,0 +1,30 @@
+"""`forget`: give up names, so that `gc` may delete what only they held."""
+
+import click
+
+from .context import Session, pass_session
+from .options import REF
+from .output import answer, remark, say
+
+
+@click.command()
+@click.argument("names", metavar="NAME...", type=REF, nargs=-1, required=True)
+@pass_session
+def forget(session: Session, names: tuple[str, ...]) -> None:
+    """Give up the names of conversations.
+
+    A name goes with its log; no block is deleted yet. `gc` then deletes what no other name, publication or pin needs.
+    What was published stays public.
+    """
+    session.open_to_write()
+    forgotten = [session.index.head(name) for name in dict.fromkeys(names)]  # all are known before one goes
+    for head in forgotten:
+        session.index.drop(head.name)
+    data = {"forgotten": [{"name": head.name, "root": head.root} for head in forgotten]}
+
+    def show() -> None:
+        for head in forgotten:
+            say(f"{head.name}  {head.root}")
+
+    answer(session, data, show)
+    remark(session, "the blocks are still here: `cyberkv gc` deletes what nothing else needs")

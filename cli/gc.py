@@ -1,0 +1,104 @@
+"""`gc`: delete what nobody needs, and keep the store within a size."""
+
+import re
+from typing import Any
+
+import click
+
+from .context import Session, pass_session
+from .output import answer, facts, say
+from .text import preview, size
+
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(?:([KMGT])iB|B)?")
+_TITLE_CHARS = 60
+
+
+class Cap(click.ParamType[int | None]):
+    """A size in bytes or binary units; `none` is None."""
+
+    name = "cap"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> int | None:
+        """Read a size."""
+        if value == "none":
+            return None
+        if (found := _SIZE.fullmatch(value)) is None:
+            self.fail("write a number of bytes, or one with KiB, MiB, GiB or TiB, or none", param, ctx)
+        return int(float(found[1]) * 1024 ** " KMGT".index(found[2] or " "))
+
+
+@click.command()
+@click.option("--dry-run", is_flag=True, help="Say what would go, and change nothing.")
+@click.option(
+    "--cap", metavar="SIZE|none", type=Cap(),
+    help="Keep the store within SIZE, such as 20GiB, from now on and for every command; none lifts that.",
+)  # fmt: skip
+@click.pass_context
+@pass_session
+def gc(session: Session, ctx: click.Context, *, dry_run: bool, cap: int | None) -> None:
+    """Delete what no name, log, publication or pin needs.
+
+    What an interrupted fetch left goes, too; models stay. Files give free room back. Refuses while another process
+    records, fetches or publishes here: what that still needs cannot be told from garbage.
+
+    Under a cap, what nobody needs makes way for new blocks by itself, the longest unused first; after it go the leaves
+    of conversations that were fetched, which `fetch` brings back. What may be the only copy never goes: a command that
+    finds no room ends with 8 instead, and so does this one where SIZE is too small for what has to stay.
+    """
+    from ..cybergraph.store.gc import Swept, collect, find_garbage
+    from ..cybergraph.store.room import read_cap, write_cap
+
+    sets_cap = ctx.get_parameter_source("cap") is not click.core.ParameterSource.DEFAULT
+    if dry_run and sets_cap:
+        raise click.UsageError("--dry-run changes nothing, so it cannot set a cap")
+    if not dry_run:
+        session.open_to_write()
+    store, index, room = session.store, session.index, session.room
+    if room is None:
+        garbage, swept, evicted_leaves = find_garbage(store, index), Swept(), 0
+    else:
+        if sets_cap and cap is None:
+            write_cap(store.path, None)  # first: it must not depend on whether anything can be collected
+        garbage, swept = collect(store, index)
+        if sets_cap and cap is not None:
+            room.fit(cap)
+            write_cap(store.path, cap)
+        evicted_leaves = room.evicted_leaves
+    conversations = [
+        {"root": cid, "title": root.title, "created": root.created, "tokens": root.length}
+        for cid, root in garbage.conversations.items()
+    ]
+    data: dict[str, Any] = {
+        "dry_run": dry_run,
+        "nodes": len(garbage.nodes),
+        "leaves": len(garbage.leaves),
+        "bytes": garbage.bytes,
+        "conversations": conversations,
+        "kept_blocks": garbage.kept_blocks,
+        "kept_bytes": garbage.kept_bytes,
+        "evicted_leaves": evicted_leaves,
+        "freed_bytes": swept.freed_bytes,
+        "undeletable": [{"path": str(path), "reason": reason} for path, reason in swept.undeletable.items()],
+        "used_bytes": store.used_bytes(),
+        "cap_bytes": read_cap(store.path),
+    }
+    answer(session, data, lambda: _show(data))
+
+
+def _show(data: dict[str, Any]) -> None:
+    for each in data["conversations"]:
+        title = preview(each["title"], _TITLE_CHARS) or "untitled"
+        say(f"{each['root']}  {title}, {each['tokens']:,} tokens, {each['created'] or 'undated'}")
+    blocks = data["nodes"] + data["leaves"]
+    cap_bytes = data["cap_bytes"]
+    facts(
+        [
+            ("would delete" if data["dry_run"] else "deleted", f"{blocks:,} blocks, {size(data['bytes'])}"),
+            ("evicted", f"{data['evicted_leaves']:,} leaves" if data["evicted_leaves"] else None),
+            ("freed", None if data["dry_run"] else f"{size(data['freed_bytes'])} on the disk"),
+            ("kept", f"{data['kept_blocks']:,} blocks, {size(data['kept_bytes'])}"),
+            ("used", size(data["used_bytes"]) + (f" of at most {size(cap_bytes)}" if cap_bytes is not None else "")),
+        ]
+    )
+    for each in data["undeletable"]:
+        say(f"left: {each['path']}: {each['reason']}", fg="yellow")

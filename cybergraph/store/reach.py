@@ -1,0 +1,96 @@
+"""What a set of roots needs: a plain walk over the links, each block once, without recursion."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+from ..cid import Cid
+from ..dagcbor import parse
+from ..errors import BlockNotFound, Corrupt, DigestMismatch, MalformedNode, UnsupportedFormat
+from ..index import Index
+from ..nodes import Block, Conversation, ModelCard, Segment, decode_node, links
+from ..survey import NODE_PREFIX
+from .base import Store
+
+_PARTS: Final = (Block.TYPE, Segment.TYPE, Conversation.TYPE)
+
+
+def kept(store: Store, roots: Iterable[Cid]) -> set[Cid]:
+    """List what has to stay: everything the roots need, and every node that is no part of a conversation.
+
+    Such nodes are models, cards, and what another version of this program wrote, with what hangs below it. Memory: some
+    hundred bytes a block. Raises as `reach`.
+    """
+    reached = reach(store, roots)
+    ahead = [cid for cid in store.cids(NODE_PREFIX) if cid not in reached and not _is_part(store, cid)]
+    while ahead:
+        cid = ahead.pop()
+        if cid in reached:
+            continue
+        reached.add(cid)
+        try:
+            ahead += _below(store, cid)
+        except (BlockNotFound, Corrupt):
+            continue  # nobody has asked for these, so they need not be whole
+    return reached
+
+
+def reach(store: Store, roots: Iterable[Cid]) -> set[Cid]:
+    """List everything that `roots` need, themselves included. Leaves are named without being looked at.
+
+    A node that is not here or damaged hides what hangs below it, so nothing may be thrown away on the word of a walk
+    that met one: raises `BlockNotFound`, `DigestMismatch`.
+    """
+    reached: set[Cid] = set()
+    ahead = list(roots)
+    while ahead:
+        cid = ahead.pop()
+        if cid not in reached:
+            reached.add(cid)
+            ahead += _below(store, cid)
+    return reached
+
+
+def refetchable(index: Index) -> set[Cid]:
+    """List the roots in use that can be fetched again: fetched once, and neither published nor pinned here since.
+
+    A gateway is believed to be there still; a file is looked for.
+    """
+    fetched = {root for root, sources in index.sources().items() if any(map(_is_there, sources))}
+    return fetched.intersection(index.roots()).difference(index.published(), index.pins())
+
+
+def _is_there(source: str) -> bool:
+    return "://" in source or Path(source).exists()
+
+
+def _below(store: Store, cid: Cid) -> list[Cid]:
+    """List what a block needs: all its links, but neither the parent of a fork nor what a card recommends."""
+    if cid.codec == "raw":
+        return []
+    data = store.get(cid)
+    try:
+        node = decode_node(data)
+    except (MalformedNode, UnsupportedFormat):
+        return links(data)
+    match node:
+        case Conversation():
+            return [node.model, *node.segments, *(node.tail.kv or ())]
+        case Segment():
+            return [node.model, *(link.to for link in node.links)]
+        case Block():
+            return [node.model, *node.kv]
+        case ModelCard():
+            return [node.model]
+    return links(data)
+
+
+def _is_part(store: Store, cid: Cid) -> bool:
+    """Say whether a node is of a kind that only conversations need. A damaged one that nobody needs may go, too."""
+    try:
+        item: Any = parse(store.get(cid))
+    except (BlockNotFound, DigestMismatch):
+        return True
+    except Corrupt:
+        return False
+    return isinstance(item, dict) and item.get("type") in _PARTS and item.get("version") == 1

@@ -1,0 +1,78 @@
+"""Put right what a check has found: damaged blocks go aside, sound ones come from where they once came from."""
+
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from .. import chain
+from ..cid import Cid
+from ..errors import Corrupt, CyberKVError
+from ..index import Index
+from ..peers import open_peer
+from ..transfer import fetch
+from .base import Finding
+from .quarantine import quarantine
+
+if TYPE_CHECKING:
+    from .disk import DiskStore
+
+
+@dataclass(slots=True)
+class Repaired:
+    """What a repair did."""
+
+    dropped: list[Cid] = field(default_factory=list)
+    """Blocks that were damaged or malformed and are no longer here."""
+    refetched: dict[Cid, int] = field(default_factory=dict)
+    """Conversation -> blocks that were brought back."""
+    failed: dict[Cid, str] = field(default_factory=dict)
+    """Conversation -> why what it lacks could not be brought back."""
+    indexed_blocks: int = 0
+    """Blocks in the index that was made anew."""
+
+
+def repair(store: "DiskStore", index: Index, findings: Iterable[Finding], sources: Sequence[str] = ()) -> Repaired:
+    """Drop what is damaged, fetch what conversations in use lack for it, and make the index anew.
+
+    Asked are the peers that a conversation was fetched from, then `sources`: CAR files for any conversation, gateways
+    only for those that came from elsewhere or were published, for to ask for a block is to name it.
+    """
+    found = list(findings)
+    done = Repaired(dropped=quarantine(store, [each.cid for each in found if each.cid and each.what == "block"]))
+    malformed = [each.cid for each in found if each.cid and each.what == "node"]
+    store.delete_many(malformed)
+    done.dropped += malformed
+    lost = {each.cid for each in found}
+    known = index.sources()
+    public = set(index.published())
+    for root in index.roots():
+        if lost.isdisjoint(_lacking(store, root)):
+            continue
+        may_ask = root in known or root in public
+        asked = [*known.get(root, ()), *(each for each in sources if may_ask or "://" not in each)]
+        try:
+            done.refetched[root] = _fetch(store, index, root, asked)
+        except CyberKVError as error:
+            done.failed[root] = error.message
+    done.indexed_blocks = index.rebuild(store).blocks
+    return done
+
+
+def _lacking(store: "DiskStore", root: Cid) -> list[Cid]:
+    try:
+        return chain.missing(store, root)
+    except Corrupt:
+        return []  # no conversation, or one whose nodes do not belong together: nothing that fetching would help
+
+
+def _fetch(store: "DiskStore", index: Index, root: Cid, sources: Sequence[str]) -> int:
+    with ExitStack() as stack:
+        peers = []
+        for source in dict.fromkeys(sources):
+            try:
+                peers.append(stack.enter_context(open_peer(source)))
+            except CyberKVError:
+                if source == sources[-1] and not peers:
+                    raise
+        return fetch(store, index, root, peers).blocks_fetched

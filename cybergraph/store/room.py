@@ -1,0 +1,145 @@
+"""Room under a byte cap: the leaves that nobody needs make way for new ones, the longest unused first.
+
+What a name, its log, a publication or a pin reaches stays, with one exception: the leaves of a conversation that was
+fetched, for its peer has them too; they go last. Everything else that is reached counts as the only copy, although
+its tokens would allow computing it again: that would need the same model on the same kind of machine, which nobody
+here can promise. Where nothing else may go, the write is refused.
+"""
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ..cid import Cid
+from ..database import disk_errors
+from ..errors import BlockNotFound, Corrupt, TierFull, UnsupportedFormat
+from ..index import Index
+from ..private import write_private
+from . import clock
+from .clock import Clock
+from .reach import kept, reach, refetchable
+from .victims import choose, place_of, slot_bytes_of, turn
+
+if TYPE_CHECKING:
+    from .disk import DiskStore
+
+FILE_NAME: Final = "CAP"
+AHEAD: Final = 16
+"""Where something has to go, this part of the cap is cleared of what nobody wants."""
+
+
+def read_cap(folder: Path) -> int | None:
+    """Give the most bytes that the store in `folder` may hold; None for as many as the disk has room for."""
+    with disk_errors(folder):
+        try:
+            text = (folder / FILE_NAME).read_bytes()[:64].decode(errors="replace").strip()
+        except FileNotFoundError:
+            return None
+    if not (text.isascii() and text.isdecimal()):
+        raise UnsupportedFormat(
+            f"{folder / FILE_NAME} holds {text!r}, not a number of bytes",
+            hint="set the cap again with `cyberkv gc --cap SIZE`", path=str(folder / FILE_NAME),
+        )  # fmt: skip
+    return int(text)
+
+
+def write_cap(folder: Path, cap_bytes: int | None) -> None:
+    """Set the cap for every process that opens the store from now on; None lifts it."""
+    with disk_errors(folder):
+        if cap_bytes is None:
+            (folder / FILE_NAME).unlink(missing_ok=True)
+        else:
+            write_private(folder / FILE_NAME, [f"{cap_bytes}\n".encode()], sync=True)
+
+
+class Room:
+    """Keeps one open store within its cap, and the order in which its leaves were used."""
+
+    def __init__(self, store: "DiskStore", index: Callable[[], Index]) -> None:
+        """Take over the store's calls `on_touch` and `make_room`. `index` is asked for where something has to go."""
+        self.clock = Clock(store.path / clock.FILE_NAME)
+        self.evicted_leaves = 0
+        self._store = store
+        self._index = index
+        self._queue: deque[tuple[int, Cid]] = deque()
+        self._held: set[Cid] = set()
+        self._joined = -1
+        """What was in use when the queue was made, and how many writers had joined: it holds until there is more."""
+        store.on_touch = self.clock.touch
+        store.make_room = self.make_room
+
+    def close(self) -> None:
+        """Write down when what was used."""
+        self.clock.save()
+
+    def make_room(self, needed_bytes: int, coming: Collection[Cid] = ()) -> None:
+        """Evict until `needed_bytes` more fit under the cap. Raises as `fit`."""
+        cap_bytes = read_cap(self._store.path)
+        if cap_bytes is not None:
+            self.fit(cap_bytes, needed_bytes, coming)
+
+    def fit(self, cap_bytes: int, needed_bytes: int = 0, coming: Collection[Cid] = ()) -> None:
+        """Evict until `needed_bytes` more fit under a cap.
+
+        Spared are the blocks `coming`, and what was used since the store was opened. Nothing is evicted where that
+        would not suffice: raises `TierFull`.
+        """
+        if self._store.used_bytes() + needed_bytes <= cap_bytes:
+            return
+        with self._store.writers.alone() as alone:
+            used_bytes = self._store.used_bytes()  # again: another thread may just have made room
+            if used_bytes + needed_bytes <= cap_bytes:
+                return
+            if not alone:
+                reason = "another process is writing here, and what it needs cannot be told"
+                raise _full(cap_bytes, used_bytes, needed_bytes, reason)
+            try:
+                victims = self._victims(used_bytes + needed_bytes - cap_bytes, cap_bytes // AHEAD, coming)
+            except (BlockNotFound, Corrupt) as error:
+                reason = f"what is needed cannot be told, because {error.message}"
+                raise _full(cap_bytes, used_bytes, needed_bytes, reason) from error
+            if not victims:
+                raise _full(cap_bytes, used_bytes, needed_bytes, "what is here is needed, and may be the only copy")
+            self._store.delete_many(victims)
+            self.evicted_leaves += len(victims)
+
+    def _victims(self, excess_bytes: int, ahead_bytes: int, coming: Collection[Cid]) -> list[Cid]:
+        """Take enough from the queue, made anew where it is old or too short; nothing if that is not enough."""
+        index = self._index()
+        elsewhere = refetchable(index)
+        held = set(index.roots()) - elsewhere
+        for _ in range(2):
+            if self._joined == self._store.writers.joined and held <= self._held:
+                unused = (turn for turn, cid in self._queue if self._is_unused(turn) and cid not in coming)
+                turns = list(choose(unused, excess_bytes, ahead_bytes))
+                if sum(map(slot_bytes_of, turns)) >= excess_bytes:
+                    return list(self._take(set(turns)))
+            self._queue = deque(sorted(self._candidates(held, elsewhere)))
+            self._held, self._joined = held, self._store.writers.joined
+        return []
+
+    def _is_unused(self, turn: int) -> bool:
+        return self.clock.tick(place_of(turn)) <= self.clock.opened
+
+    def _take(self, turns: set[int]) -> Iterator[Cid]:
+        """Cut the queue behind the last of `turns`; what is passed over is in use, and would be passed over again."""
+        while turns:
+            turn, cid = self._queue.popleft()
+            if turn in turns:
+                turns.remove(turn)
+                yield cid
+
+    def _candidates(self, held: set[Cid], elsewhere: set[Cid]) -> Iterator[tuple[int, Cid]]:
+        needed, wanted = kept(self._store, held), reach(self._store, elsewhere)
+        for cid, place in self._store.leaves():
+            if cid not in needed:
+                yield turn(place, tick=self.clock.tick(place), is_wanted=cid in wanted), cid
+
+
+def _full(cap_bytes: int, used_bytes: int, needed_bytes: int, reason: str) -> TierFull:
+    return TierFull(
+        f"no room for {needed_bytes:,} bytes: {used_bytes:,} of at most {cap_bytes:,} are used; {reason}",
+        hint="raise the cap with `cyberkv gc --cap SIZE`, or give conversations up with `cyberkv forget NAME`",
+        cap_bytes=cap_bytes, used_bytes=used_bytes, needed_bytes=needed_bytes, reason=reason,
+    )  # fmt: skip

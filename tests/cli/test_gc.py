@@ -1,0 +1,185 @@
+"""`gc`, `pin`, `forget`, and the cap: what goes, what stays, and what is said."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cyberkv.cybergraph.cid import Cid
+from cyberkv.cybergraph.store import DiskStore
+from tests.cli.conftest import STORY, Command
+
+OTHER = "A tide of violet letters rolled over the sleeping harbour and nobody woke. " * 2
+SLOT_BYTES = 12288  # 16 tokens of the small model
+
+
+def used_bytes(cyberkv: Command) -> int:
+    used: int = cyberkv.json("stats")["used_bytes"]
+    return used
+
+
+def test_nothing_of_a_named_conversation_goes(story: Command) -> None:
+    before = story.json("stats")
+    swept = story.json("gc")
+    assert (swept["nodes"], swept["leaves"], swept["bytes"], swept["conversations"]) == (0, 0, 0, [])
+    assert (swept["kept_blocks"], swept["undeletable"]) == (before["nodes"] + before["leaves"], [])
+    assert "deleted  0 blocks" in story("gc").stdout
+    assert story.json("prefill", "-", "--name", "again", stdin=STORY)["tokens_reused"] == 80
+
+
+def test_a_forgotten_conversation_goes(story: Command) -> None:
+    story("prefill", "-", "--name", "keep", stdin=OTHER)
+    kept = story.json("stats")["blocks"] - 5
+    root = story.json("forget", "story")["forgotten"]
+    assert [each["name"] for each in root] == ["story"]
+    assert story.error(3, "show", "story")["kind"] == "name-not-found"
+    planned = story.json("gc", "--dry-run")
+    assert (planned["dry_run"], planned["leaves"], planned["freed_bytes"]) == (True, 6, 0)
+    assert [(each["root"], each["title"], each["tokens"]) for each in planned["conversations"]] == [
+        (root[0]["root"], "story", 85)
+    ]
+    assert story.json("stats")["leaves"] > 6 + kept  # a dry run changes nothing
+    page = story("gc", "--dry-run").stdout
+    assert root[0]["root"] in page
+    assert "would delete" in page
+    swept = story.json("gc")
+    assert {key: swept[key] for key in ("nodes", "leaves", "bytes")} == {
+        key: planned[key] for key in ("nodes", "leaves", "bytes")
+    }
+    assert story.json("stats")["blocks"] == kept
+    assert story.json("fsck")["ok"]
+    assert story.json("prefill", "-", "--name", "again", stdin=STORY)["tokens_reused"] == 0
+    assert story.json("prefill", "-", "--name", "more", stdin=OTHER)["tokens_computed"] < 16
+
+
+def test_forget_is_all_or_nothing(story: Command) -> None:
+    assert story.error(3, "forget", "story", "nosuch")["kind"] == "name-not-found"
+    assert [each["name"] for each in story.json("list")["conversations"]] == ["story"]
+    assert story.error(2, "forget")["kind"] == "usage"
+    assert "gc" in story("forget", "story").stderr
+
+
+def test_a_pin_keeps_what_was_forgotten(story: Command) -> None:
+    root = story.json("list")["conversations"][0]["root"]
+    pinned = story.json("pin", "add", "story")
+    assert (pinned["cid"], pinned["new"], pinned["blocks"]) == (root, True, 8 + 6)
+    assert not story.json("pin", "add", root[:20])["new"]
+    [listed] = story.json("pin", "list")["pins"]
+    assert (listed["cid"], listed["names"]) == (root, ["story"])
+    assert listed["created"].endswith("Z")
+    story("forget", "story")
+    assert story.json("gc")["leaves"] == 0
+    assert story.json("stats")["pins"] == 1
+    assert root in story("pin", "list").stdout
+    story("pin", "remove", root)
+    assert story.error(3, "pin", "remove", root)["cid"] == root
+    assert story.json("pin", "list")["pins"] == []
+    assert story.json("gc")["leaves"] == 6
+
+
+def test_what_cannot_be_pinned(story: Command) -> None:
+    [block] = [each for each in story("walk", "story", "--json").lines if each["index"] == 1]
+    leaf = story.json("show", block["cid"])["node"]["kv"][0]
+    leaf = leaf["/"] if isinstance(leaf, dict) else leaf
+    assert "leaf" in story.error(2, "pin", "add", leaf)["message"]
+    with DiskStore(story.home / "store") as store:
+        store.delete_many([Cid.parse(leaf)])
+    assert leaf in story.error(3, "pin", "add", "story")["missing"]
+    assert story.json("pin", "add", story("walk", "story", "--json").lines[0]["cid"])["new"]  # the control
+
+
+def test_a_cap_is_kept_by_every_later_command(story: Command) -> None:
+    cap_bytes = used_bytes(story)
+    assert story.json("gc", "--cap", str(cap_bytes))["cap_bytes"] == cap_bytes
+    line = [sys.executable, "-m", "cyberkv.cli", "--home", str(story.home), "--json", "prefill", "-"]
+    done = subprocess.run(line, input=OTHER, capture_output=True, text=True, check=False)
+    error = json.loads(done.stdout)["error"]
+    assert (done.returncode, error["kind"], error["cap_bytes"]) == (8, "full", cap_bytes)
+    assert "gc --cap" in error["hint"]
+    assert used_bytes(story) <= cap_bytes
+    assert story.json("fsck")["ok"]
+    assert story.json("stats")["cap_bytes"] == cap_bytes
+    assert [each["name"] for each in story.json("list")["conversations"]] == ["story"]
+    story("forget", "story")
+    recorded = story.json("prefill", "-", "--name", "other", stdin=OTHER[:54])  # makes room by itself
+    assert recorded["blocks_new"] == 3
+    assert used_bytes(story) <= cap_bytes
+    assert story.json("fsck")["ok"]
+    assert story.json("gc", "--cap", "none")["cap_bytes"] is None
+    story("prefill", "-", "--name", "long", stdin=OTHER)  # the control
+    assert used_bytes(story) > cap_bytes
+
+
+def test_a_cap_too_small_for_what_stays_is_refused(story: Command) -> None:
+    before = used_bytes(story)
+    error = story.error(8, "gc", "--cap", "10KiB")
+    assert (error["kind"], error["cap_bytes"], error["used_bytes"]) == ("full", 10240, before)
+    assert story.json("stats")["cap_bytes"] is None
+    assert used_bytes(story) == before
+    story("forget", "story")
+    assert story.json("gc", "--cap", "1.5 MiB")["cap_bytes"] == 3 << 19
+    assert "of at most 1.5 MiB" in story("stats").stdout
+
+
+@pytest.mark.parametrize("text", ["", "-1", "10GB", "ten", "1e9", "5 XiB", "NONE"])
+def test_a_cap_that_is_no_size_is_a_usage_error(story: Command, text: str) -> None:
+    assert story.error(2, "gc", "--cap", text)["kind"] == "usage"
+    assert story.error(2, "gc", "--dry-run", "--cap", "1GiB")["kind"] == "usage"
+
+
+def test_gc_of_a_damaged_conversation_refuses(story: Command) -> None:
+    root = story.json("list")["conversations"][0]["root"]
+    segment = story.json("show", root)["node"]["segments"][0]
+    with DiskStore(story.home / "store") as store:
+        store.delete_many([Cid.parse(segment["/"] if isinstance(segment, dict) else segment)])
+    assert "nothing was collected" in story.error(3, "gc")["message"]
+    assert "nothing was collected" in story.error(3, "gc", "--dry-run")["message"]
+
+
+def test_gc_beside_a_recording_refuses_and_changes_nothing(story: Command) -> None:
+    story("forget", "story")
+    before = story.json("stats")["leaves"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "cyberkv.cli", "--home", str(story.home), "--json", "chat"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write("/root\n")
+        process.stdin.flush()
+        assert json.loads(process.stdout.readline())["root"] == ""
+        assert "another process" in story.error(5, "gc")["message"]
+        assert story.json("gc", "--dry-run")["leaves"] == before
+        process.stdin.write("/quit\n")
+        process.stdin.close()
+        assert process.wait(60) == 0
+    assert story.json("gc")["leaves"] == before
+
+
+def test_fsck_keeps_damaged_blocks_aside(story: Command) -> None:
+    block = story("walk", "story", "--json").lines[2]["cid"]
+    leaf = story.json("show", block)["node"]["kv"][0]
+    leaf = leaf["/"] if isinstance(leaf, dict) else leaf
+    story.damage(leaf)
+    repaired = json.loads(story("--json", "fsck", "--repair", ok=False).stdout)
+    assert repaired["dropped"] == [leaf]
+    assert story.json("stats")["quarantined"] == [leaf]
+    assert (story.home / "store" / "quarantine" / leaf).stat().st_size == SLOT_BYTES
+    assert story.json("prefill", "-", "--name", "again", stdin=STORY)["tokens_reused"] < 80  # computed again
+    assert story.json("fsck")["ok"]
+    story("gc")
+    assert story.json("stats")["quarantined"] == []
+
+
+def test_repair_from_a_file(story: Command, tmp_path: Path) -> None:
+    car = tmp_path / "story.car"
+    story("publish", "story", "--public", "--car", car, "--yes")
+    block = story("walk", "story", "--json").lines[2]["cid"]
+    leaf = story.json("show", block)["node"]["kv"][0]
+    story.damage(leaf["/"] if isinstance(leaf, dict) else leaf)
+    repaired = story.json("fsck", "--from", car)
+    assert repaired["ok"]
+    assert [each["blocks"] for each in repaired["refetched"]] == [1]
+    assert story.json("verify", "story")["failed"] == []
