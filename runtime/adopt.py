@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ..cybergraph.chain import misfit
 from ..cybergraph.cid import Cid
-from ..cybergraph.errors import Corrupt, CyberKVError, NotFound
+from ..cybergraph.errors import Corrupt, CyberKVError, DigestMismatch, NotFound
 from ..cybergraph.nodes import Block
 from .engine import Engine
 from .sequence import Sequence
@@ -78,6 +78,8 @@ def _bind(
 def drop_failed(engine: Engine, position_start: int, error: CyberKVError) -> Miss:
     """Turn a failed load into a miss. Effects: a corrupt block leaves the store, and a good one can take its place."""
     cid = error.data.get("cid")
-    if isinstance(error, Corrupt) and cid:
+    if isinstance(error, DigestMismatch) and cid:
+        engine.store.drop_damaged([Cid.parse(str(cid))])
+    elif isinstance(error, Corrupt) and cid:
         engine.store.delete_many([Cid.parse(str(cid))])
     return Miss(position_start, error.message, str(cid) if cid else None)

@@ -72,6 +72,22 @@ class Store(ABC):
     def delete_many(self, cids: Iterable[Cid]) -> int:
         """Forget blocks and return how many were here."""
 
+    def drop_damaged(self, cids: Iterable[Cid]) -> dict[Cid, bytes]:
+        """Forget those blocks whose bytes still do not hash to them, and give the bytes as they were found.
+
+        A block that was stored again meanwhile stays. A store that cannot read damaged bytes gives none for them.
+        """
+        dropped: dict[Cid, bytes] = {}
+        for cid in cids:
+            try:
+                self.get(cid)
+            except DigestMismatch:
+                self.delete_many([cid])
+                dropped[cid] = b""
+            except BlockNotFound:
+                pass
+        return dropped
+
     def get_into(self, cids: Sequence[Cid], out: Sequence[memoryview]) -> None:
         """Read blocks into writable buffers of exactly their sizes, verified.
 

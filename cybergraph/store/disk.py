@@ -21,7 +21,7 @@ from threading import Lock
 from typing import Final, TypeVar
 
 from ..cid import HASHES, Buffer, Cid
-from ..database import Database, Transaction, disk_error, disk_errors
+from ..database import Database, Transaction, disk_errors
 from ..errors import Corrupt, Refused
 from .base import Finding, Store, check_size, damaged, not_found
 from .batches import batches, most_bytes
@@ -106,12 +106,11 @@ class DiskStore(Store):
 
     def _join(self, found: str | None) -> WriterLock:
         try:
-            self._own(found)
-            return WriterLock(self.path)
-        except BaseException as error:
+            with disk_errors(self.path):
+                self._own(found)
+                return WriterLock(self.path)
+        except BaseException:
             self.close()
-            if isinstance(error, OSError):
-                raise disk_error(self.path, error) from error
             raise
 
     def _own(self, found: str | None) -> None:
@@ -328,10 +327,7 @@ class DiskStore(Store):
         return count
 
     def drop_damaged(self, cids: Iterable[Cid]) -> dict[Cid, bytes]:
-        """Forget those blocks whose bytes still do not hash to them, and give the bytes as they were found.
-
-        A block that was stored again meanwhile stays.
-        """
+        """See `Store`."""
         self._check_writable()
         named = list(dict.fromkeys(cids))
 

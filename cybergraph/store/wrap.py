@@ -46,6 +46,10 @@ class WrapperStore(Store):
         """See `Store`."""
         return self.inner.delete_many(cids)
 
+    def drop_damaged(self, cids: Iterable[Cid]) -> dict[Cid, bytes]:
+        """See `Store`."""
+        return self.inner.drop_damaged(cids)
+
     def check(self) -> Iterator[Finding]:
         """See `Store`."""
         return self.inner.check()
@@ -133,6 +137,10 @@ class ReadOnlyStore(WrapperStore):
         raise _read_only()
 
     def delete_many(self, cids: Iterable[Cid]) -> int:  # noqa: ARG002
+        """Raise `Refused`."""
+        raise _read_only()
+
+    def drop_damaged(self, cids: Iterable[Cid]) -> dict[Cid, bytes]:  # noqa: ARG002
         """Raise `Refused`."""
         raise _read_only()
 

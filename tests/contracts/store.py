@@ -132,6 +132,17 @@ class StoreContract(ABC):
         assert store.put(cid, data)
         assert store.get(cid) == data
 
+    def test_only_what_is_damaged_is_dropped(self, store: Store) -> None:
+        good, bad = blocks(2, 5000)
+        store.put_many([good, bad])
+        self.damage(store, bad[0])
+        absent = Cid.of(b"absent", "raw", "blake3")
+        assert list(store.drop_damaged([good[0], absent, bad[0]])) == [bad[0]]
+        assert (store.has(good[0]), store.has(bad[0])) == (True, False)
+        store.put(*bad)
+        assert store.drop_damaged([bad[0]]) == {}
+        assert store.get(bad[0]) == bad[1]
+
     def test_bulk_reads_fill_the_buffers_given(self, store: Store) -> None:
         stored = [*blocks(40, 5000), *blocks(5, 8192), *blocks(3, 12), (Cid.of(b"", "raw", "blake3"), b"")]
         node = make_model().encode()
