@@ -15,6 +15,7 @@ slow: $(VENV)/ready
 
 compat: $(VENV)/ready
 	tests/compat/install.sh
+	tests/compat/kubo/install.sh
 	$(BIN)/python -m pytest --compat -m compat
 
 lint: $(VENV)/ready

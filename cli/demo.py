@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 
-from ..cybergraph.errors import NotFound
 from .context import Session, default_cache, pass_session
 from .demo_checks import Check, check
 from .demo_story import FIRST, NEXT, SECOND, Story, cyberkv, tell
@@ -56,17 +55,15 @@ def demo(session: Session, ctx: click.Context, *, model: str, text_file: str | N
 
 def _weights(session: Session, model: str) -> Path:
     """Give the safetensors folder of a model; a GGUF file is converted into the cache, once."""
-    from ..runtime.models.registry import Registry, smollm2_source
+    from ..runtime.models.registry import Registry, find_source, smollm2_source
 
-    source = smollm2_source() if model == BUILT_IN else Path(model).resolve()
+    source = smollm2_source() if model == BUILT_IN else find_source(Path(model))
     if source.is_dir():
         return source
-    if not source.exists():
-        raise NotFound(f"no model at {source}", hint="give a safetensors folder or a GGUF file", path=str(source))
     registry = Registry(default_cache() / "models")
 
     def converted() -> Path | None:
-        folders = [registry.weights_folder(each) for each in registry.records() if each.source == source.resolve()]
+        folders = [registry.weights_folder(each) for each in registry.records() if each.source == source]
         return next((folder for folder in folders if folder.is_dir()), None)
 
     if (folder := converted()) is not None:
@@ -120,7 +117,7 @@ def _show(story: Story, data: dict[str, Any], checks: list[Check]) -> None:
     facts(
         [
             ("root", data["root"]),
-            ("moved", f"{data['blocks']:,} blocks, {size(data['bytes'])}, {rate}/s, each block hashed"),
+            ("moved", f"{data['blocks']:,} objects, {size(data['bytes'])}, {rate}/s, each one hashed"),
             ("speed", f"fetch and resume are {data['ratio']:.1f} times as fast as the prefill"),
         ]
     )

@@ -32,7 +32,7 @@ def _transfer(story: Story) -> list[Check]:
             "home B fetched all that was published and missing, and nothing else",
             (fetched["blocks_had"], fetched["blocks_fetched"], fetched["bytes_fetched"]) == expected
             and not fetched["refused"],
-            f"{fetched['blocks_fetched']:,} blocks, {fetched['bytes_fetched']:,} bytes",
+            f"{fetched['blocks_fetched']:,} objects, {fetched['bytes_fetched']:,} bytes",
         ),
         Check(
             "home B resumed without computing a token",
@@ -84,13 +84,13 @@ def _tampering(story: Story) -> list[Check]:
     error: dict[str, Any] = tampered["error"]
     return [
         Check(
-            "a changed bit was refused by the CID of its block",
+            "a changed bit was refused by the CID of its leaf",
             error["kind"] == "digest-mismatch" and tampered["altered"] in error["message"],
             f"{tampered['altered']}, exit code 4",
         ),
         Check(
             "nothing wrong was stored",
             tampered["altered_is_absent"] and tampered["fsck"]["ok"] and not tampered["conversations"],
-            f"fsck is clean over {tampered['fsck']['nodes'] + tampered['fsck']['leaves']:,} blocks that were kept",
+            f"fsck is clean over {tampered['fsck']['nodes'] + tampered['fsck']['leaves']:,} objects that were kept",
         ),
     ]

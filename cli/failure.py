@@ -40,6 +40,9 @@ def describe(error: BaseException) -> Failure:
             )
         case OSError(errno=errno.ENOSPC | errno.EDQUOT):
             return Failure(TierFull.exit_code, TierFull.kind, str(error), "free some space", {})
+        case OSError(errno=errno.ENAMETOOLONG):
+            where = f": {error.filename!s:.80}…" if error.filename else ""
+            return Failure(USAGE, "usage", f"a path is longer than the file system allows{where}", "shorten it", {})
     hint = "this should not happen; -v -v shows where it did"
     return Failure(1, "unexpected", f"{type(error).__name__}: {error}", hint, {})
 

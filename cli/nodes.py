@@ -35,7 +35,7 @@ def _readable(value: Any) -> Any:
 
 
 def outline(value: Any, depth: int = 0) -> None:
-    """Print maps and lists indented; numbers share a line, everything else has its own."""
+    """Print maps and lists indented; the numbers of a list share a line, everything else has its own."""
     indent = "  " * depth
     pairs = value.items() if isinstance(value, dict) else [("", item) for item in _grouped(value)]
     for key, item in pairs:
@@ -63,5 +63,6 @@ def _words(value: Any) -> str:
         case bool():
             return "yes" if value else "no"
         case list():
-            return " ".join(map(str, value)) or "none"
+            # In brackets, so that one token id does not read as a count.
+            return f"[{', '.join(map(str, value))}]" if value else "none"
     return str(value) if value not in (None, {}) else "none"

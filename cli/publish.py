@@ -3,6 +3,8 @@
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,19 +12,24 @@ import click
 
 from ..cybergraph.chain import tokens
 from ..cybergraph.errors import CyberKVError, Refused
+from ..cybergraph.peers.kubo.address import DEFAULT_ADDRESS
 from ..cybergraph.refs import resolve
 from .block_bars import block_bars
 from .context import Session, pass_session
+from .kubo import kubo_rpc
 from .models import find_codec
 from .names import name_of_head
-from .options import LISTEN, REF
+from .options import REF
 from .output import answer, facts, remark, say
+from .served import served_urls
 from .text import plain, preview, size
 
 if TYPE_CHECKING:
     from ..cybergraph.cid import Cid
     from ..cybergraph.nodes import Conversation
+    from ..cybergraph.peers.kubo import KuboRpc
     from ..cybergraph.transfer import PublishPlan
+    from ..cybergraph.transfer.progress import Progress
 
 SHOWN_CHARS = 2000
 """A longer text is shown by its two ends."""
@@ -40,17 +47,30 @@ FOREVER = (
     "--car", "car", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False),
     help="Write a CAR file instead of adding to what `serve` serves.",
 )  # fmt: skip
+@click.option(
+    "--kubo", metavar="[URL]", is_flag=False, flag_value=DEFAULT_ADDRESS,
+    help=f"Send it to a Kubo node and pin it there, by the address of its RPC; alone, {DEFAULT_ADDRESS}.",
+)  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Show everything that would become public, and change nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask; needed where there is no terminal to ask on.")
 @pass_session
-def publish(session: Session, ref: str, *, public: bool, car: Path | None, dry_run: bool, yes: bool) -> None:
+def publish(
+    session: Session, ref: str, *, public: bool, car: Path | None, kubo: str | None, dry_run: bool, yes: bool
+) -> None:
     """Make a conversation public, after showing what that means.
 
     Conversations are private until this command says otherwise. With `--public` it shows the text and counts the
-    blocks that become readable by anyone, and asks. Then `cyberkv serve` serves them, or FILE holds them. An existing
-    FILE is replaced only if it holds this same root. `--dry-run --json` gives the whole text and every CID.
+    objects that become readable by anyone, and asks. Then `cyberkv serve` serves them, or FILE holds them, or a Kubo
+    node has them pinned. An existing FILE is replaced only if it holds this same root. An upload to a node that was
+    stopped goes on where it stopped; the node's credential, if it wants one, is read from CYBERKV_KUBO_AUTH
+    (`bearer:TOKEN` or `basic:USER:PASSWORD`) or from the file named by CYBERKV_KUBO_AUTH_FILE. `--dry-run --json` gives
+    the whole text and every CID.
     """
     from ..cybergraph.transfer import plan_publish, publish_car, publish_here
+
+    if car is not None and kubo is not None:
+        raise click.UsageError("--car and --kubo are two destinations: give one at a time")
+    rpc = None if kubo is None else kubo_rpc(kubo)
 
     if not dry_run:
         session.open_to_write()
@@ -60,6 +80,7 @@ def publish(session: Session, ref: str, *, public: bool, car: Path | None, dry_r
     if car is not None:
         _check_free(car, cid)
     text = _text(session, root)
+    pinned: dict[str, Any] = {}
     # Whoever is asked has to see it, and whoever wants quiet has to say so together with --yes.
     if not (session.as_json and dry_run) and not (session.quiet and yes):
         for each in _shown(plan, root, text):
@@ -67,12 +88,19 @@ def publish(session: Session, ref: str, *, public: bool, car: Path | None, dry_r
     if not dry_run:
         _confirm(yes=yes)
         with block_bars(session) as progress:
-            if car is None:
+            if rpc is not None:
+                pinned = _pin(session, ref, recorded, plan, rpc, progress)
+            elif car is None:
                 publish_here(session.store, session.index, plan, progress)
             else:
                 publish_car(session.store, plan, car, progress)
         _move_name(session, ref, recorded, plan)
-    url = f"http://{LISTEN}/ipfs/{cid}" if car is None else car.resolve().as_uri()
+    if rpc is not None:
+        urls = [f"ipfs://{cid}"]
+    elif car is not None:
+        urls = [car.resolve().as_uri()]
+    else:
+        urls = [f"{url}/ipfs/{cid}" for url in served_urls(session.home)]
     data = {
         "root": cid,
         "visibility": plan.visibility,
@@ -80,11 +108,25 @@ def publish(session: Session, ref: str, *, public: bool, car: Path | None, dry_r
         "blocks": plan.blocks,
         "bytes": plan.bytes,
         "withheld": [each._asdict() for each in plan.withheld],
-        "urls": [url],
+        "urls": urls,
         "text": text,
         "plan": _listed(plan),
-    }
-    answer(session, data, lambda: _show(cid, url, car, dry_run=dry_run))
+    } | ({"kubo": pinned} if pinned else {})
+    answer(session, data, lambda: _show(cid, urls, pinned, dry_run=dry_run))
+
+
+def _pin(
+    session: Session, ref: str, recorded: "Cid", plan: "PublishPlan", rpc: "KuboRpc", progress: "Progress"
+) -> dict[str, Any]:
+    """Upload to a node; give what the answer says about it."""
+    from ..cybergraph.transfer.kubo import publish_kubo
+
+    name = name_of_head(session.index, ref, recorded)
+    earlier = [head.root for head in session.index.log(name)] if name else []
+    pin_name = f"cyberkv/{name or plan.root}"
+    with closing(rpc):
+        report = publish_kubo(session.store, plan, rpc, pin_name, earlier, progress)
+    return {"node": str(rpc.address), "pinned_as": pin_name, **asdict(report)}
 
 
 def _move_name(session: Session, ref: str, recorded: "Cid", plan: "PublishPlan") -> None:
@@ -147,7 +189,7 @@ def _shown(plan: "PublishPlan", root: "Conversation", text: str | None) -> Itera
         yield from (f"  | {line}" for line in _excerpt(text).splitlines())
     for kind, sums in _kinds(plan).items():
         yield f"  {kind:<9} {sums['count']:>9,}  {size(sums['bytes'])}"
-    yield f"  in all    {plan.blocks:>9,}  {size(plan.bytes)}, {plan.public_already:,} of them public already"
+    yield f"  objects   {plan.blocks:>9,}  {size(plan.bytes)} in all, {plan.public_already:,} of them public already"
     for withheld in plan.withheld:
         yield f"  withheld  {withheld.cid}: {withheld.reason}"
     yield FOREVER
@@ -173,10 +215,15 @@ def _confirm(*, yes: bool) -> None:
         raise Refused("not published: the answer was no", hint="nothing was changed")
 
 
-def _show(cid: "Cid", url: str, car: Path | None, *, dry_run: bool) -> None:
+def _show(cid: "Cid", urls: list[str], pinned: dict[str, Any], *, dry_run: bool) -> None:
     if dry_run:
         say("nothing was changed")
         return
-    facts([("published", cid), ("at", url)])
-    if car is None:
-        say("served by `cyberkv serve`; elsewhere, `cyberkv fetch` brings it from there")
+    facts([("published", cid), *(("at", url) for url in urls)])
+    if pinned:
+        parts = f"{pinned['parts_had']} of {pinned['parts_had'] + pinned['parts_sent']} parts were there"
+        facts([("pinned on", pinned["node"]), ("as", pinned["pinned_as"])])
+        facts([("sent", f"{size(pinned['bytes_sent'])}, {parts}")])
+        facts([("announced", "yes" if pinned["announced"] else f"no: {pinned['note']}")])
+    elif not urls:
+        say("`cyberkv serve` serves it; elsewhere, `cyberkv fetch` brings it from there")

@@ -1,5 +1,6 @@
 """`serve`: the gateway over what was published."""
 
+import os
 import re
 
 import click
@@ -8,6 +9,7 @@ from .context import Session, pass_session
 from .failure import INTERRUPTED
 from .options import LISTEN
 from .output import answer, remark, say
+from .served import announced
 
 _ADDRESS = re.compile(r"(?:\[(?P<v6>[0-9a-fA-F:.]+)\]|(?P<host>[^:\[\]\s]+)):(?P<port>[0-9]{1,5})")
 
@@ -29,10 +31,16 @@ def serve(session: Session, ctx: click.Context, *, listen: tuple[str, int]) -> N
     """Serve what was published, as a trustless IPFS gateway.
 
     Prints its URL once it accepts connections, and serves until Ctrl-C. Only published blocks are served; a
-    conversation that is published meanwhile is served from then on. Readers check every byte themselves.
+    conversation that is published meanwhile is served from then on. Readers check every byte themselves. While there is
+    nothing to serve, it looks through the store for damage.
     """
     from ..cybergraph.gateway import GatewayServer, build_app
+    from .scrubbing import scrubbing
 
+    session.require_home()
+    if os.access(session.home / "store", os.W_OK):
+        session.open_to_write()
+        session.store.writers.close()  # it takes damaged blocks out and puts nothing in: `gc` need not wait for it
     published = session.index.published()
 
     def ready(url: str) -> None:
@@ -46,7 +54,8 @@ def serve(session: Session, ctx: click.Context, *, listen: tuple[str, int]) -> N
 
     server = GatewayServer(build_app(session.store, session.index), *listen, ready)
     try:
-        server.serve_forever()
+        with announced(session.home, server.url), scrubbing(session):
+            server.serve_forever()
     except KeyboardInterrupt:
         remark(session, "stopped")
         ctx.exit(INTERRUPTED)

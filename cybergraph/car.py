@@ -3,10 +3,10 @@
     varint(size) header                  dag-cbor {"roots": [&...], "version": 1}
     varint(36 + size) CID block          once per block, until the stream ends
 
-Writer and reader go through the stream once and hold one block at a time; both hash every block. A stream
-that stops inside a header or a block is `TruncatedCar`. One that stops *between* two blocks looks whole from
-here, because the format has no end mark: only the graph can tell, so a caller asks `chain.missing` what the
-roots still lack.
+Writer and reader go through the stream once; both hash every block, unless the caller does. The writer holds a gather
+list of about a megabyte, the reader one block. A stream that stops inside a header or a block is `TruncatedCar`. One
+that stops *between* two blocks looks whole from here, because the format has no end mark: only the graph can tell, so a
+caller asks `chain.missing` what the roots still lack.
 
 >>> import io
 >>> block = b"hello"
@@ -24,14 +24,19 @@ cyberkv.cybergraph.errors.TruncatedCar: CAR stream ends at byte 100, inside a bl
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import BinaryIO
+from typing import BinaryIO, Final, Protocol
 
 from .cid import CID_BYTES, Buffer, Cid
 from .dagcbor import decode, encode
 from .errors import Corrupt, LimitExceeded, MalformedCar, MalformedCid, TruncatedCar, UnsupportedFormat
 from .limits import MAX_CAR_HEADER_BYTES, MAX_CAR_SECTION_BYTES, MAX_LEAF_BYTES, MAX_NODE_BYTES
+from .staging import Room
 
-_MOST_BYTES = {"dag-cbor": MAX_NODE_BYTES, "raw": MAX_LEAF_BYTES}
+GATHER_BYTES: Final = 1 << 20
+MAX_VECTORS: Final = 1024
+"""Buffers per system call (IOV_MAX)."""
+
+_MOST_BYTES: Final = {"dag-cbor": MAX_NODE_BYTES, "raw": MAX_LEAF_BYTES}
 
 
 def car_header(roots: Sequence[Cid]) -> bytes:
@@ -47,23 +52,43 @@ def car_section(cid: Cid, data: Buffer) -> bytes:
     return b"".join((_varint(CID_BYTES + len(data)), cid, data))
 
 
-def write_car(out: BinaryIO, roots: Sequence[Cid], blocks: Iterable[tuple[Cid, Buffer]]) -> int:
+class Gather(Protocol):
+    """Takes lists of buffers, all of each: an open buffered file, or something quicker."""
+
+    def writelines(self, lines: list[Buffer], /) -> object:
+        """Write buffers one after the other. They keep their bytes until the next call."""
+
+
+def write_car(out: Gather, roots: Sequence[Cid], blocks: Iterable[tuple[Cid, Buffer]], *, hashed: bool = False) -> int:
     """Write a whole CAR and give its size in bytes.
 
-    `out` is buffered: it takes all it is given. Raises `DigestMismatch` and `LimitExceeded` for a block that
-    no reader would accept; what was written before it stays.
+    Blocks go out in gather lists of at most `GATHER_BYTES` and a block more. Each is checked against its CID, unless
+    `hashed`. Raises `DigestMismatch` and `LimitExceeded` for a block that no reader would accept; what stood before it
+    is written.
     """
-    header = car_header(roots)
-    out.write(header)
-    size_bytes = len(header)
-    for cid, data in blocks:
-        _check_size(cid, len(data), size_bytes)
-        cid.verify(data)
-        head = _varint(CID_BYTES + len(data)) + cid
-        out.write(head)
-        out.write(data)
-        size_bytes += len(head) + len(data)
+    vectors: list[Buffer] = [car_header(roots)]
+    size_bytes = waiting_bytes = len(vectors[0])
+    try:
+        for cid, data in blocks:
+            if not hashed:
+                cid.verify(data)
+            head = car_head(cid, len(data), size_bytes)
+            vectors += head, data
+            size_bytes += len(head) + len(data)
+            waiting_bytes += len(head) + len(data)
+            if waiting_bytes >= GATHER_BYTES or len(vectors) > MAX_VECTORS - 2:
+                out.writelines(vectors)
+                vectors, waiting_bytes = [], 0
+            del data
+    finally:
+        out.writelines(vectors)
     return size_bytes
+
+
+def car_head(cid: Cid, size_bytes: int, offset: int = 0) -> bytes:
+    """Give what stands before a block in the stream. Raises `LimitExceeded`, naming `offset`."""
+    _check_size(cid, size_bytes, offset)
+    return _varint(CID_BYTES + size_bytes) + cid
 
 
 def read_car(stream: BinaryIO) -> "CarReader":
@@ -72,10 +97,10 @@ def read_car(stream: BinaryIO) -> "CarReader":
 
 
 class CarReader:
-    """Blocks of a CAR stream, each checked against its CID before it is given out.
+    """Blocks of a CAR stream.
 
-    Raises `MalformedCar`, `TruncatedCar`, `LimitExceeded` and `UnsupportedFormat` (CARv2), all with `offset`,
-    and `DigestMismatch`. No bytes are read ahead of the block given out.
+    Raises `MalformedCar`, `TruncatedCar`, `LimitExceeded` and `UnsupportedFormat` (CARv2), all with `offset`. No bytes
+    are read ahead of the block given out.
     """
 
     roots: tuple[Cid, ...]
@@ -90,6 +115,25 @@ class CarReader:
         self.roots = self._header(self._exactly(size_bytes, "inside its header"))
 
     def __iter__(self) -> Iterator[tuple[Cid, bytes]]:
+        """Give each block, checked against its CID. Raises `DigestMismatch`."""
+        for cid, size_bytes in self._sections():
+            data = self._exactly(size_bytes, "inside a block")
+            cid.verify(data)
+            yield cid, data
+
+    def unchecked(self, room: Room) -> Iterator[tuple[Cid, Buffer]]:
+        """Give each block as it stands in the stream, leaves in memory from `room`: the caller hashes them."""
+        for cid, size_bytes in self._sections():
+            if cid.codec == "raw":
+                data: Buffer = room(size_bytes)
+                self._fill(memoryview(data))
+            else:
+                data = self._exactly(size_bytes, "inside a block")
+            yield cid, data
+            del data  # or the memory would stay in use while the next block is waited for
+
+    def _sections(self) -> Iterator[tuple[Cid, int]]:
+        """Give CID and size of each block; the caller reads its bytes."""
         start = self.offset
         while (size_bytes := self._size(MAX_CAR_SECTION_BYTES)) is not None:
             if size_bytes < CID_BYTES:
@@ -100,10 +144,16 @@ class CarReader:
             except MalformedCid as error:
                 raise _malformed(start, str(error)) from error
             _check_size(cid, size_bytes - CID_BYTES, start)
-            data = self._exactly(size_bytes - CID_BYTES, "inside a block")
-            cid.verify(data)
-            yield cid, data
+            yield cid, size_bytes - CID_BYTES
             start = self.offset
+
+    def _fill(self, target: memoryview) -> None:
+        while target.nbytes:
+            count = self._stream.readinto(target)  # type: ignore[attr-defined]  # every buffered stream has it
+            if not count:
+                raise self._truncated("inside a block")
+            self.offset += count
+            target = target[count:]
 
     def _header(self, data: bytes) -> tuple[Cid, ...]:
         start = self.offset - len(data)

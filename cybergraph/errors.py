@@ -24,7 +24,8 @@
     |- AccessDenied (PermissionError)   6  access-denied
     |- PeerError (ConnectionError)      7  peer
     |  |- PeerUnreachable               7  peer-unreachable
-    |  `- PeerMisbehaved                7  peer-misbehaved
+    |  |- PeerMisbehaved                7  peer-misbehaved
+    |  `- RpcFailed                     7  rpc-failed
     `- TierFull (OSError)               8  full
 
 Each class also inherits the builtin it refines, carries its data as attributes, and may carry a hint: what to do next.
@@ -201,6 +202,12 @@ class PeerMisbehaved(PeerError):
     """An answer outside the protocol: a wrong type, an endless body, a page instead of a block."""
 
     kind = "peer-misbehaved"
+
+
+class RpcFailed(PeerError):
+    """A node says that it could not do what it was asked. Data: `command`, `status`, `reason`."""
+
+    kind = "rpc-failed"
 
 
 class TierFull(CyberKVError, OSError):

@@ -4,19 +4,23 @@ One address, `/ipfs/<cid>`, with two forms of answer: the bytes of one block, or
 reader checks every byte against its CID, so the gateway need not be trusted, only reached.
 """
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import AsyncIterator, Iterator
 from itertools import chain
 from typing import Final
+from weakref import WeakSet
 
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from ..car import car_header, car_section
-from ..cid import Cid
+from ..car import car_head, car_header, car_section
+from ..cid import Buffer, Cid
 from ..errors import BlockNotFound, Corrupt, MalformedCid
 from ..index import Index
+from ..staging import Staging
 from ..store.base import Store
 from .content import Published
 from .negotiate import Wanted, negotiate, refuse
@@ -24,12 +28,16 @@ from .negotiate import Wanted, negotiate, refuse
 PROBE: Final = "bafkqaaa"
 """The CID of nothing, which readers ask for to learn whether this is a gateway."""
 _PROBE_CAR: Final = bytes.fromhex("19a265726f6f747381d82a4500015500006776657273696f6e01")
-_CHUNK_BYTES: Final = 256 << 10
+STREAM_BYTES: Final = 8 << 20
+"""Memory of one stream: a run that is sent, one that is read, and room for the largest leaves."""
+MOST_STREAMS: Final = 16
+"""Streams at one time: together, with what waits in their connections, they stay below 200 MiB."""
 
 
 def build_app(store: Store, index: Index) -> Starlette:
     """Build the ASGI application over the published set of one home. It changes nothing."""
     content = Published(store, index)
+    streams: WeakSet[Staging] = WeakSet()
 
     def answer(request: Request) -> Response:
         text = request.path_params["cid"]
@@ -41,7 +49,7 @@ def build_app(store: Store, index: Index) -> Starlette:
             raise refuse(400, "not a CID of the forms this gateway holds") from error
         wanted = negotiate(request.query_params, request.headers.get("accept", ""))
         try:
-            return _block(request, content, cid, wanted)
+            return _block(request, content, cid, wanted, streams)
         except BlockNotFound as error:
             only_cached = "only-if-cached" in request.headers.get("cache-control", "").lower()
             raise refuse(412 if only_cached else 404, f"{cid} is not published here") from error
@@ -53,7 +61,7 @@ def build_app(store: Store, index: Index) -> Starlette:
     return app
 
 
-def _block(request: Request, content: Published, cid: Cid, wanted: Wanted) -> Response:
+def _block(request: Request, content: Published, cid: Cid, wanted: Wanted, streams: "WeakSet[Staging]") -> Response:
     size_bytes = content.size_bytes(cid)
     if size_bytes is None:
         raise BlockNotFound(f"{cid} is not published", cid=str(cid))
@@ -64,11 +72,17 @@ def _block(request: Request, content: Published, cid: Cid, wanted: Wanted) -> Re
         if request.method == "HEAD":
             return Response(headers={**headers, "Content-Length": str(size_bytes)})
         return Response(content.get(cid), headers=headers)
+    if wanted.scope == "block":
+        return Response(car_header([cid]) + car_section(cid, content.get(cid)), headers=headers)
     if request.method == "HEAD":
         return StreamingResponse(iter(()), headers=headers)
-    blocks = content.graph(cid, dups=wanted.dups) if wanted.scope == "all" else iter([(cid, content.get(cid))])
-    first = next(blocks)  # what is wrong with the root is said by a status, while there still is one to choose
-    return StreamingResponse(_stream(cid, chain([first], blocks)), headers=headers)
+    if len(streams) >= MOST_STREAMS:
+        raise refuse(503, "too many streams, come back in a moment", **{"Retry-After": "1"})
+    staging = Staging(STREAM_BYTES)
+    streams.add(staging)  # and it leaves when the answer is over
+    runs = content.graph(cid, dups=wanted.dups, room=staging.room)
+    first = next(runs)  # what is wrong with the root is said by a status, while there still is one to choose
+    return StreamingResponse(_ahead(_pieces(cid, chain([first], runs))), headers=headers)
 
 
 def _headers(cid: str, wanted: Wanted) -> dict[str, str]:
@@ -94,16 +108,27 @@ def _matches(if_none_match: str, etag: str) -> bool:
     return "*" in tags or etag.removeprefix("W/") in tags
 
 
-def _stream(root: Cid, blocks: Iterator[tuple[Cid, bytes]]) -> Iterator[bytes]:
-    """A CAR in pieces of about `_CHUNK_BYTES`: a piece for each node would cost more than its bytes."""
-    pieces, size_bytes = [car_header([root])], 0
-    for cid, data in blocks:
-        pieces.append(car_section(cid, data))
-        size_bytes += len(data)
-        if size_bytes >= _CHUNK_BYTES:
-            yield b"".join(pieces)
-            pieces, size_bytes = [], 0
-    yield b"".join(pieces)
+def _pieces(root: Cid, runs: Iterator[list[tuple[Cid, Buffer]]]) -> Iterator[bytes]:
+    """A CAR in pieces of a run each: a piece for each node would cost more than its bytes."""
+    head = car_header([root])
+    for run in runs:
+        parts: list[Buffer] = [head]
+        for cid, data in run:
+            parts += car_head(cid, len(data)), data
+        yield b"".join(parts)
+        head = b""
+
+
+async def _ahead(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
+    """Give pieces; the next is read and checked while the one before is being sent."""
+    coming = asyncio.ensure_future(run_in_threadpool(next, pieces, None))
+    while (piece := await coming) is not None:
+        coming = asyncio.ensure_future(run_in_threadpool(next, pieces, None))
+        try:
+            yield piece
+        except BaseException:
+            coming.cancel()  # the reader has left
+            raise
 
 
 def _probe(request: Request) -> Response:

@@ -51,9 +51,9 @@ class Wanted:
         return f'"{cid}.raw"' if self.format == "raw" else f'W/"{cid}.car.{self.scope}.{"yn"[not self.dups]}"'
 
 
-def refuse(status: int, reason: str) -> HTTPException:
-    """Build a plain-text refusal."""
-    headers = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
+def refuse(status: int, reason: str, **more: str) -> HTTPException:
+    """Build a plain-text refusal, with `more` headers."""
+    headers = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store", **more}
     return HTTPException(status, f"{status}: {reason}\n", headers)
 
 

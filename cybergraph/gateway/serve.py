@@ -8,6 +8,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from ..errors import PeerError
+from .patience import PatientProtocol
 
 _GRACE_S: Final = 2
 """Time that answers under way get to finish."""
@@ -21,8 +22,9 @@ class GatewayServer(uvicorn.Server):
         """Bind the socket; port 0 takes a free one. Raises `PeerError` where that is not possible."""
         super().__init__(
             uvicorn.Config(
-                app, http="h11", ws="none", lifespan="off", log_config=None, log_level="critical", access_log=False,
-                server_header=False, limit_concurrency=_MOST_CONNECTIONS, timeout_graceful_shutdown=_GRACE_S,
+                app, http=PatientProtocol, ws="none", lifespan="off", log_config=None, log_level="critical",
+                access_log=False, server_header=False, limit_concurrency=_MOST_CONNECTIONS,
+                timeout_graceful_shutdown=_GRACE_S,
             )
         )  # fmt: skip
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -30,6 +32,8 @@ class GatewayServer(uvicorn.Server):
             if not 0 <= port < 1 << 16:
                 raise OSError("ports go from 0 to 65535")
             self._socket = socket.create_server((host, port), family=family)
+            # Head and body of an answer are two writes: without this a small body waits 40 ms for the reader's word.
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except OSError as error:
             raise PeerError(
                 f"cannot listen on {host}:{port}: {error}",

@@ -4,23 +4,36 @@
 'http://127.0.0.1:8480'
 """
 
+import re
 from pathlib import Path
+from typing import Final
 
 from .base import Peer
 from .carfile import CarFilePeer
 from .http import HttpPeer
+from .kubo import Credential, KuboPeer
+from .kubo.address import DEFAULT_ADDRESS
 from .line import Patience
 
+KUBO: Final = "kubo:"
 
-def open_peer(source: str, *, patience: Patience | None = None) -> Peer:
-    """Open what `source` names: the URL of a gateway, or the path of a CAR file.
+_HOST_PORT: Final = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[^:/\s\[\]]+):[0-9]{1,5}/?")
 
-    Raises `PeerError` for a URL that is not a gateway's; `NotFound`, `MalformedCar`, `TruncatedCar` for a file. A
-    gateway is not contacted yet.
+
+def open_peer(source: str, *, patience: Patience | None = None, credential: Credential | None = None) -> Peer:
+    """Open what `source` names: a gateway, a Kubo node, or a CAR file.
+
+    A gateway is named by its URL or as `host:port`; a node as `kubo:` and the address of its RPC, or `kubo:` alone for
+    one on this machine, which `credential` opens; a file by its path. Raises `BadReference` for what is no address;
+    `NotFound`, `MalformedCar`, `TruncatedCar` for a file. A gateway or node is not contacted yet.
     """
+    if source.startswith(KUBO):
+        return KuboPeer(source.removeprefix(KUBO) or DEFAULT_ADDRESS, credential)
+    if "://" not in source and _HOST_PORT.fullmatch(source) and not Path(source).exists():
+        source = f"http://{source}"
     if "://" in source:
         return HttpPeer(source, patience=patience or Patience())
     return CarFilePeer(Path(source))
 
 
-__all__ = ["CarFilePeer", "HttpPeer", "Patience", "Peer", "open_peer"]
+__all__ = ["KUBO", "CarFilePeer", "HttpPeer", "Patience", "Peer", "open_peer"]

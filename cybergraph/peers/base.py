@@ -1,7 +1,8 @@
 """Where blocks come from: one class of few verbs for each kind of peer.
 
-A peer is never believed. Whatever it sends is hashed before it leaves this layer, so a caller sees right bytes or a
-typed error, and may ask the next peer for the rest.
+A peer is never believed. `get_many` and `get_dag` hash whatever it sends, so a caller sees right bytes or a typed
+error, and may ask the next peer for the rest. `read_many` and `read_dag` are the same without the hashing, into memory
+of the caller's choice, for one who hashes many blocks at once.
 """
 
 from abc import ABC, abstractmethod
@@ -9,9 +10,10 @@ from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import ClassVar, Self
 
-from ..cid import Cid
+from ..cid import Buffer, Cid
 from ..errors import BlockNotFound
 from ..limits import MAX_LEAF_BYTES, MAX_NODE_BYTES
+from ..staging import Room, heap_room
 
 
 class Peer(ABC):
@@ -24,22 +26,39 @@ class Peer(ABC):
     name: str
     """A URL or path, for messages."""
 
-    @abstractmethod
-    def get_many(self, cids: Sequence[Cid]) -> Iterator[tuple[Cid, bytes]]:
+    def get_many(self, cids: Sequence[Cid]) -> Iterator[tuple[Cid, Buffer]]:
         """Give those of `cids` that the peer holds, in any order, each once and each hashed.
 
-        Memory stays within a few blocks. After the rest was given, raises `BlockNotFound` with the lacking CIDs in
-        its `cids` (as text), or `TruncatedCar` where the source ends early. Raises at once: `DigestMismatch`,
-        `PeerUnreachable`, `PeerMisbehaved`, `LimitExceeded`.
+        Raises as `read_many`, and `DigestMismatch`.
         """
+        return _checked(self.read_many(cids, heap_room))
 
-    def get_dag(self, cid: Cid) -> Iterator[tuple[Cid, bytes]]:
+    def get_dag(self, cid: Cid) -> Iterator[tuple[Cid, Buffer]]:
         """Give everything reachable from `cid` as one stream, each block hashed, parents before what they link to.
 
-        The end of the iterator proves nothing: the caller must know what belongs to the graph. Raises as `get_many`,
-        and `MalformedCar`. Only where `has_dag`.
+        Raises as `read_dag`, and `DigestMismatch`. Only where `has_dag`.
+        """
+        return _checked(self.read_dag(cid, heap_room))
+
+    @abstractmethod
+    def read_many(self, cids: Sequence[Cid], room: Room) -> Iterator[tuple[Cid, Buffer]]:
+        """Give those of `cids` that the peer claims to hold, unhashed, in any order and each once.
+
+        Leaves come in memory from `room`. After the rest was given, raises `BlockNotFound` with the lacking CIDs in its
+        `cids` (as text), or `TruncatedCar` where the source ends early. Raises at once: `PeerUnreachable`,
+        `PeerMisbehaved`, `LimitExceeded`.
+        """
+
+    def read_dag(self, cid: Cid, room: Room) -> Iterator[tuple[Cid, Buffer]]:
+        """Give what the peer claims to be reachable from `cid` as one stream, unhashed. Only where `has_dag`.
+
+        The end of the iterator proves nothing: the caller must know what belongs to the graph. Raises as `read_many`,
+        and `MalformedCar`.
         """
         raise NotImplementedError
+
+    def abort(self) -> None:  # noqa: B027  # a peer that never waits has nothing to do
+        """Make what is under way in other threads fail soon. The peer may be asked again."""
 
     @abstractmethod
     def close(self) -> None:
@@ -52,6 +71,12 @@ class Peer(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _checked(blocks: Iterator[tuple[Cid, Buffer]]) -> Iterator[tuple[Cid, Buffer]]:
+    for cid, data in blocks:
+        cid.verify(data)
+        yield cid, data
 
 
 def not_held(name: str, cids: Sequence[Cid]) -> BlockNotFound:

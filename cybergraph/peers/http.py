@@ -5,16 +5,17 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from http.client import HTTPResponse, IncompleteRead
+from http.client import IncompleteRead
 from itertools import islice
 from typing import Any, ClassVar, Final
 
 from ..car import read_car
-from ..cid import Cid
+from ..cid import Buffer, Cid
 from ..errors import BlockNotFound, PeerMisbehaved, PeerUnreachable, TruncatedCar
 from ..limits import MAX_CAR_HEADER_BYTES, MAX_CAR_SECTION_BYTES
+from ..staging import Room
 from .base import Peer, most_bytes, not_held
-from .line import Line, Patience
+from .line import Answer, Body, Line, Patience
 from .url import GatewayUrl
 
 RAW: Final = "application/vnd.ipld.raw"
@@ -36,7 +37,7 @@ class HttpPeer(Peer):
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Prepare, without connecting. Raises `PeerError` for a URL that is not a gateway's."""
+        """Prepare, without connecting. Raises `BadReference` for a URL that is not a gateway's."""
         self._url = GatewayUrl.parse(url)
         self.name = str(self._url)
         self._patience = patience
@@ -45,12 +46,15 @@ class HttpPeer(Peer):
         self._idle = deque(self._lines[1:])
         self._stream = self._lines[0]
         self._window = 2 * connections
+        self._aborts = 0
         self._workers = ThreadPoolExecutor(connections, thread_name_prefix="gateway")
 
-    def get_many(self, cids: Sequence[Cid]) -> Iterator[tuple[Cid, bytes]]:
+    def read_many(self, cids: Sequence[Cid], room: Room) -> Iterator[tuple[Cid, Buffer]]:
         """See `Peer`."""
         waiting = iter(cids)
-        running = deque((cid, self._workers.submit(self._block, cid)) for cid in islice(waiting, self._window))
+        running = deque(
+            (cid, self._workers.submit(self._block, cid, room, self._aborts)) for cid in islice(waiting, self._window)
+        )
         absent: list[Cid] = []
         try:
             while running:
@@ -61,29 +65,43 @@ class HttpPeer(Peer):
                     absent.append(cid)
                 else:
                     yield cid, data
-                running.extend((cid, self._workers.submit(self._block, cid)) for cid in islice(waiting, 1))
+                    del data
+                del answer
+                running.extend(
+                    (cid, self._workers.submit(self._block, cid, room, self._aborts)) for cid in islice(waiting, 1)
+                )
         finally:
             for _, answer in running:
                 answer.cancel()
         if absent:
             raise not_held(self.name, absent)
 
-    def _block(self, cid: Cid) -> bytes:
+    def _block(self, cid: Cid, room: Room, aborts: int) -> Buffer:
+        if aborts != self._aborts:
+            raise PeerUnreachable(f"{self.name} was given up", peer=self.name)
         line = self._idle.pop()  # as many lines as workers: never empty
         try:
             answer = self._ask(line, f"/ipfs/{cid}?format=raw", RAW, cid)
             with line.guarded():
-                data = answer.read(most_bytes(cid) + 1)
-                if len(data) > most_bytes(cid):
-                    raise PeerMisbehaved(f"{self.name} sends over {most_bytes(cid)} bytes for {cid}", cid=str(cid))
-                if answer.length:
-                    raise PeerUnreachable(f"{self.name} closed the connection inside {cid}", cid=str(cid))
-                cid.verify(data)
-            return data
+                return self._body(answer, cid, room)
         finally:
             self._idle.append(line)
 
-    def get_dag(self, cid: Cid) -> Iterator[tuple[Cid, bytes]]:
+    def _body(self, answer: Answer, cid: Cid, room: Room) -> Buffer:
+        if answer.length is None or cid.codec != "raw":
+            data: Buffer = answer.read(most_bytes(cid) + 1)
+            size_bytes = len(data)
+        else:
+            size_bytes = answer.length
+            data = room(min(size_bytes, most_bytes(cid)))
+            data = data[: answer.readinto(data)]
+        if size_bytes > most_bytes(cid):
+            raise PeerMisbehaved(f"{self.name} sends over {most_bytes(cid)} bytes for {cid}", cid=str(cid))
+        if answer.length:
+            raise PeerUnreachable(f"{self.name} closed the connection inside {cid}", cid=str(cid))
+        return data
+
+    def read_dag(self, cid: Cid, room: Room) -> Iterator[tuple[Cid, Buffer]]:
         """See `Peer`."""
         line = self._stream
         accept = f"{CAR}; version=1; order=dfs; dups=n"
@@ -91,16 +109,17 @@ class HttpPeer(Peer):
         try:
             with line.guarded():
                 line.meter.renew(MAX_CAR_HEADER_BYTES)
-                for found, data in read_car(io.BufferedReader(_Body(answer, self.name))):
+                for found, data in read_car(io.BufferedReader(_CarBody(answer, self.name))).unchecked(room):
                     yield found, data
+                    del data
                     line.meter.renew(MAX_CAR_SECTION_BYTES)
         finally:
             if not answer.isclosed():
                 line.close()
 
-    def _ask(self, line: Line, target: str, accept: str, cid: Cid) -> HTTPResponse:
+    def _ask(self, line: Line, target: str, accept: str, cid: Cid) -> Answer:
         for tries_left in range(self._patience.retries, -1, -1):
-            answer = line.ask(target, accept, most_bytes(cid))
+            answer = line.ask(target, {"Accept": accept}, most_bytes(cid))
             status = answer.status
             if status == 200:
                 with line.guarded():
@@ -126,7 +145,7 @@ class HttpPeer(Peer):
         kind = PeerUnreachable if status >= 500 else PeerMisbehaved
         raise kind(f"{self.name} answers status {status} for {cid}", peer=self.name, status=status, cid=str(cid))
 
-    def _check_type(self, answer: HTTPResponse, accept: str) -> None:
+    def _check_type(self, answer: Answer, accept: str) -> None:
         expected = accept.partition(";")[0]
         got = answer.getheader("content-type", "")
         coded = answer.getheader("content-encoding", "identity")
@@ -135,6 +154,12 @@ class HttpPeer(Peer):
                 f"{self.name} answers with {got!r:.80} ({coded[:20]}) instead of {expected}",
                 hint="this address is not a trustless IPFS gateway", peer=self.name, expected=expected, got=got[:80],
             )  # fmt: skip
+
+    def abort(self) -> None:
+        """See `Peer`."""
+        self._aborts += 1  # requests that wait for their turn are not begun
+        for line in self._lines:
+            line.hang_up()
 
     def close(self) -> None:
         """See `Peer`."""
@@ -145,39 +170,30 @@ class HttpPeer(Peer):
             line.close()
 
 
-class _Body(io.RawIOBase):
-    """The body of an answer as a plain file, in which an early end is an error and not an end."""
+class _CarBody(Body):
+    """A body that says at which byte of the stream it was cut."""
 
-    def __init__(self, answer: HTTPResponse, name: str) -> None:
-        self._answer = answer
+    def __init__(self, answer: Answer, name: str) -> None:
+        super().__init__(answer)
         self._name = name
         self._at = 0
 
-    def readable(self) -> bool:
-        return True
-
     def readinto(self, buffer: Any, /) -> int:
         try:
-            data = self._answer.read1(len(buffer))
+            count = super().readinto(buffer)
         except IncompleteRead as error:
-            raise self._cut() from error
-        if not data and self._answer.length:
-            raise self._cut()
-        self._at += len(data)
-        buffer[: len(data)] = data
-        return len(data)
-
-    def _cut(self) -> TruncatedCar:
-        return TruncatedCar(f"{self._name} ends its CAR stream after {self._at} bytes", offset=self._at)
+            raise TruncatedCar(f"{self._name} ends its CAR stream after {self._at} bytes", offset=self._at) from error
+        self._at += count
+        return count
 
 
-def _result(answer: "Future[bytes]", name: str) -> bytes:
+def _result(answer: "Future[Buffer]", name: str) -> Buffer:
     try:
         return answer.result()
     except CancelledError as error:
         raise PeerUnreachable(f"{name} was closed") from error
 
 
-def _retry_after_s(answer: HTTPResponse) -> float:
+def _retry_after_s(answer: Answer) -> float:
     text = answer.getheader("retry-after", "")
     return float(text) if text.isdecimal() else 1.0

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Self
 from urllib.parse import urlsplit
 
-from ..errors import PeerError
+from ..errors import BadReference
 
 
 @dataclass(frozen=True)
@@ -24,14 +24,14 @@ class GatewayUrl:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read `http(s)://host[:port]`, with or without `/ipfs/<cid>`. Raises `PeerError`."""
+        """Read `http(s)://host[:port]`, with or without `/ipfs/<cid>`. Raises `BadReference`."""
         try:
             parts = urlsplit(text)
             port = parts.port
         except ValueError as error:
             raise _unusable(text) from error
         if "@" in parts.netloc:
-            raise PeerError(
+            raise BadReference(
                 f"a gateway URL with a password, for {parts.hostname}",
                 hint="gateways are asked without credentials",
             )
@@ -51,8 +51,8 @@ class GatewayUrl:
         return f"{self.scheme}://{host}" + (f":{self.port}" if self.port is not None else "")
 
 
-def _unusable(text: str) -> PeerError:
-    return PeerError(
+def _unusable(text: str) -> BadReference:
+    return BadReference(
         f"not the URL of a gateway: {text!r:.120}",
         hint="write http://host:port or https://host",
         got=text[:120],

@@ -1,18 +1,21 @@
 """Bring a conversation here: ask for what is missing, check everything, store it so that a stop costs little.
 
 The root is asked for first and stored last. Between the two, every segment is taken in on its own: as one stream
-where nothing of it is here and the peer has streams, else block by block. So a root in a store means a whole
-conversation, and a fetch that was interrupted finds what it had.
+where nothing of it is here and a peer has streams, the rest block by block, from all peers at once. So a root in a
+store means a whole conversation, and a fetch that was interrupted finds what it had.
+
+While a peer's bytes come in, those that came before are hashed on two threads, and those before them are written:
+leaves go from the socket into page-aligned memory and from there to the disk.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice, pairwise
 from typing import Final, TypeVar
 
-from ..chain import Step, block_cids, walk
-from ..cid import Cid
-from ..errors import BlockNotFound, DigestMismatch, MalformedCbor, MalformedNode
+from ..chain import Step, block_cids
+from ..cid import Buffer, Cid
+from ..errors import BlockNotFound, DigestMismatch, MalformedCbor, MalformedNode, Refused, TierFull
 from ..identity import require_same
 from ..index import UNKNOWN_DOMAIN, Index, IndexEntry
 from ..nodes import Conversation, Model, Node, decode_node
@@ -23,6 +26,7 @@ from .intake import Desk, Intake
 from .landing import Landing
 from .progress import SILENT, Progress
 from .shape import Shape, check_leaf
+from .source import SourceReport
 from .sources import Refusal, Sources
 
 _SEGMENTS_AHEAD: Final = 32
@@ -43,6 +47,8 @@ class FetchReport:
     """Bytes of the fetched blocks, without framing."""
     refused: tuple[Refusal, ...]
     """What peers were caught at on the way; the fetch succeeded nevertheless."""
+    sources: tuple[SourceReport, ...]
+    """What each peer gave, and how fast."""
 
 
 def fetch(
@@ -54,16 +60,20 @@ def fetch(
     expect: Model | None = None,
     progress: Progress = SILENT,
     budget_bytes: int = 64 << 20,
+    most_bytes: int | None = None,
+    free_bytes: int | None = None,
 ) -> FetchReport:
     """Make the conversation `root` whole in `store`, moving only what is missing, and index its blocks.
 
-    At most `budget_bytes` wait in memory before they are stored durably. Peers are asked in order. If something
-    is still missing after the last, raises what says most: `DigestMismatch`, `PeerMisbehaved`, `TruncatedCar`,
+    At most `budget_bytes` of leaves are in memory before they are stored durably, but room for four of the largest.
+    All peers are asked at once. A conversation of over `most_bytes` is `Refused` before it moves, and stopped where
+    more comes; one whose missing leaves exceed `free_bytes` is `TierFull`. If something is missing that no peer gives,
+    raises what says most: `DigestMismatch`, `PeerMisbehaved`, `TruncatedCar`,
     `PeerUnreachable` or `BlockNotFound`; what was verified is kept, and another fetch brings only the rest.
     `MalformedNode` and `LimitExceeded` refuse a conversation that is inconsistent, whoever sends it. With `expect`, a
     conversation of another model is refused by `IdentityMismatch`, which names the first axis, before any block moves.
     """
-    return _Fetch(store, index, root, peers, expect, progress, budget_bytes).run()
+    return _Fetch(store, index, root, peers, expect, progress, budget_bytes, most_bytes, free_bytes).run()
 
 
 class _Fetch:
@@ -76,37 +86,53 @@ class _Fetch:
         expect: Model | None,
         progress: Progress,
         budget_bytes: int,
+        most_bytes: int | None,
+        free_bytes: int | None,
     ) -> None:
         self._store = store
         self._index = index
         self._cid = root
         self._expect = expect
-        self._sources = Sources(root, peers)
         self._progress = progress
-        self._landing = Landing(store, progress, budget_bytes)
+        self._most_bytes = most_bytes
+        self._free_bytes = free_bytes
+        self._landing = Landing(store, progress, budget_bytes, most_bytes)
         self._desk = Desk(store)
+        self._sources = Sources(root, peers, budget_bytes, self._landing.flush)
 
     def run(self) -> FetchReport:
+        try:
+            return self._run()
+        except (MalformedNode, MalformedCbor):
+            self._landing.drop()
+            raise
+        finally:
+            self._sources.close()
+            self._landing.close()
+
+    def _run(self) -> FetchReport:
         root_data, root = self._node(self._cid, Conversation)
         model_data, model = self._node(root.model, Model)
         if self._expect is not None:
             require_same(self._expect, model)
         shape = Shape(self._cid, root, model)
+        if self._most_bytes is not None and shape.leaf_bytes > self._most_bytes:
+            raise Refused(
+                f"{self._cid} has {shape.leaf_bytes} bytes, allowed are {self._most_bytes}",
+                hint="allow more with --max-bytes",
+                cid=str(self._cid), size_bytes=shape.leaf_bytes, most_bytes=self._most_bytes,
+            )  # fmt: skip
         self._progress.phase("fetch", blocks_total=shape.nodes_and_leaves, bytes_total=shape.leaf_bytes)
         if self._landing.size_bytes(self._cid) is None:
             self._landing.count(self._cid, root_data)
         if self._landing.size_bytes(root.model) is None:
             self._landing.add(root.model, model_data)
         entries: list[IndexEntry] = []
-        try:
-            for step in self._steps(root, shape):
-                entries.append(_entry(step, entries[-1].prefix if entries else None))
-            self._tail(shape)
-        except (MalformedNode, MalformedCbor):
-            self._landing.drop()
-            raise
-        finally:
-            self._landing.flush()
+        for step in self._steps(root, shape):
+            entries.append(_entry(step, entries[-1].prefix if entries else None))
+        self._tail(shape)
+        self._landing.flush()
+        self._landing.finish()
         self._store.put_many([(self._cid, root_data)], hashed=True)
         if root.approx is None:  # approximate bytes must never be found by their inputs
             self._index.add_blocks(entries)
@@ -114,6 +140,7 @@ class _Fetch:
         return FetchReport(
             root=self._cid, blocks_total=landing.had + landing.fetched, blocks_had=landing.had,
             blocks_fetched=landing.fetched, bytes_fetched=landing.fetched_bytes, refused=tuple(self._sources.refused),
+            sources=self._sources.reports(),
         )  # fmt: skip
 
     def _node(self, cid: Cid, kind: type[N]) -> tuple[bytes, N]:
@@ -125,7 +152,7 @@ class _Fetch:
             data = self._all([cid])[cid]
         except DigestMismatch:
             # A damaged node of our own is replaced like one that is absent, if somebody has it.
-            if not (got := dict(self._sources.blocks([cid]))):
+            if not (got := self._bring([cid])):
                 raise
             data = got[cid]
         node = decode_node(data)
@@ -133,15 +160,22 @@ class _Fetch:
             raise _other_type(cid, kind, type(node).TYPE)
         return data, node
 
+    def _bring(self, cids: Sequence[Cid]) -> dict[Cid, bytes]:
+        """Bring some blocks, as far as anybody gives them."""
+        pile = _Pile(cids)
+        self._sources.bring(pile)
+        return pile.came
+
     def _all(self, cids: Sequence[Cid]) -> dict[Cid, bytes]:
-        got = dict(self._sources.blocks(cids))
+        got = self._bring(cids)
         if missing := [cid for cid in cids if cid not in got]:
             raise self._sources.verdict(missing)
         return got
 
     def _steps(self, root: Conversation, shape: Shape) -> Iterator[Step]:
         """Take in every segment and give its blocks, each checked in its place."""
-        pages, steps = block_cids(self._desk, root), walk(self._desk, root)
+        pages = pairwise(chain([None], block_cids(self._desk, root)))
+        places = ((index, prev, cid) for index, (prev, cid) in enumerate(pages) if cid is not None)
         for start in range(0, len(root.segments), _SEGMENTS_AHEAD):
             ahead = root.segments[start : start + _SEGMENTS_AHEAD]
             lacking = {cid for cid in ahead if self._landing.size_bytes(cid) is None}
@@ -149,25 +183,31 @@ class _Fetch:
                 self._desk.put_many([(cid, data)], hashed=True)
                 self._landing.count(cid, data)
             for index, cid in enumerate(ahead, start):
-                blocks = list(islice(pages, shape.segment_blocks(index)))
-                yield from self._segment(
-                    cid, Intake(shape, self._landing, self._desk, blocks, steps, (cid, root.model))
-                )
+                blocks = list(islice(places, shape.segment_blocks(index)))
+                intake = Intake(shape, self._landing, self._desk, root, cid, blocks)
+                self._check_room(root, shape, index, intake)
+                self._sources.bring(intake)
+                if not intake.done:
+                    raise self._sources.verdict(intake.awaited())
+                yield from intake.steps
                 if cid in lacking:
                     self._landing.add(cid, self._desk.get(cid))
-                self._desk.delete_many([cid, *blocks])
+                self._desk.delete_many([cid, *(block for _, _, block in blocks)])
 
-    def _segment(self, cid: Cid, intake: Intake) -> list[Step]:
-        if intake.fresh:
-            for found, data in self._sources.graph(cid, intake):
-                intake.take(found, data)
-        for found, data in self._sources.blocks(intake.nodes):
-            intake.take(found, data)
-        for found, data in self._sources.blocks(intake.leaves):
-            intake.take(found, data)
-        if not intake.done:
-            raise self._sources.verdict(intake.nodes + intake.leaves)
-        return intake.passed
+    def _check_room(self, root: Conversation, shape: Shape, index: int, intake: Intake) -> None:
+        """Refuse to begin what will not fit, once, at the first segment that is not whole here. Raises `TierFull`."""
+        if self._free_bytes is None or intake.done:
+            return
+        later = range(index + 1, len(root.segments))
+        absent = (at for at in later if self._landing.size_bytes(root.segments[at]) is None)
+        needed_bytes = intake.lacking_bytes + sum(shape.segment_blocks(at) for at in absent) * shape.block_bytes
+        if needed_bytes > self._free_bytes:
+            raise TierFull(
+                f"{self._cid} needs {needed_bytes} bytes more, and {self._free_bytes} are free",
+                hint="free some space or use another --home; what is here already is kept",
+                cid=str(self._cid), needed_bytes=needed_bytes, free_bytes=self._free_bytes,
+            )  # fmt: skip
+        self._free_bytes = None
 
     def _tail(self, shape: Shape) -> None:
         lacking: dict[Cid, int] = {}
@@ -176,11 +216,39 @@ class _Fetch:
             if held_bytes is None:
                 held_bytes = lacking.setdefault(leaf, expected_bytes)
             check_leaf(leaf, expected_bytes, held_bytes)
-        for leaf, data in self._sources.blocks(list(lacking)):
+        got = self._bring(list(lacking))
+        for leaf, data in got.items():
             check_leaf(leaf, lacking.pop(leaf), len(data))
             self._landing.add(leaf, data)
         if lacking:
             raise self._sources.verdict(list(lacking))
+
+
+class _Pile:
+    """A few blocks that are wanted for themselves."""
+
+    graph = None
+
+    def __init__(self, cids: Sequence[Cid]) -> None:
+        self._awaited = dict.fromkeys(cids)
+        self.came: dict[Cid, bytes] = {}
+
+    @property
+    def done(self) -> bool:
+        return not self._awaited
+
+    def awaited(self) -> list[Cid]:
+        return list(self._awaited)
+
+    def belongs(self, cid: Cid) -> bool:
+        return cid in self._awaited
+
+    def take(self, cid: Cid, data: Buffer) -> bool:
+        if cid not in self._awaited:
+            return False
+        del self._awaited[cid]
+        self.came[cid] = bytes(data)
+        return True
 
 
 def _other_type(cid: Cid, kind: type[Node], got: str) -> MalformedNode:

@@ -1,43 +1,59 @@
-"""Act on a publish plan: write it as a CAR file, or mark it for the gateway of this home. Both may be repeated."""
+"""Act on a publish plan: write it as a CAR file, or mark it for the gateway of this home. Both may be repeated.
 
+A CAR that was interrupted is begun again, not gone on with: its blocks are all here, so checking the half file would
+cost as much as writing it. Until it is whole it has another name, which the next attempt takes over.
+"""
+
+import errno
+import fcntl
+import hashlib
 import os
-import secrets
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 from ..car import write_car
-from ..cid import Cid
+from ..cid import Buffer, Cid
 from ..database import disk_error
-from ..errors import CyberKVError, NotFound
+from ..direct import DirectFile
+from ..errors import CyberKVError, NotFound, Refused
 from ..index import Index
+from ..runs import read_runs
+from ..staging import Staging
 from ..store.base import Store
+from ..store.slab import sync_folder
 from .plan import PublishPlan
 from .progress import SILENT, Phase, Progress
+
+RUN_BYTES: Final = 4 << 20
+"""Blocks that are read and checked together, on all threads of the store."""
+BUDGET_BYTES: Final = 32 << 20
+"""Memory for leaves: some are read while others are written."""
 
 
 def publish_car(store: Store, plan: PublishPlan, path: Path, progress: Progress = SILENT) -> int:
     """Write everything in the plan as one CAR file and return its size in bytes.
 
     The file appears whole, replacing another of that name, or not at all. Every block is verified on its way.
-    Raises `NotFound` for a folder that is not there, `BlockNotFound`, `DigestMismatch`, `TierFull`.
+    Raises `NotFound` for a folder that is not there, `Refused` while another process writes the same file,
+    `BlockNotFound`, `DigestMismatch`, `TierFull`.
     """
-    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
-        try:
-            with unfinished.open("xb") as out:
-                size_bytes = write_car(out, [plan.root], _blocks(store, plan, "write", progress))
-                out.flush()
-                os.fsync(out.fileno())
+        with _unfinished(path) as (unfinished, fd):
+            with DirectFile(fd) as out:
+                blocks = (block for run in _runs(store, plan, "write", progress) for block in run)
+                size_bytes = write_car(out, [plan.root], blocks, hashed=True)
+            os.fsync(fd)
             unfinished.replace(path)
-        except BaseException:
-            unfinished.unlink(missing_ok=True)
-            raise
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     except FileNotFoundError as error:
         raise NotFound(f"no folder {path.parent}", hint="make it, or write elsewhere", path=str(path)) from error
     except CyberKVError:
         raise
     except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise
         raise disk_error(path.parent, error) from error
     return size_bytes
 
@@ -47,22 +63,42 @@ def publish_here(store: Store, index: Index, plan: PublishPlan, progress: Progre
 
     Reads and verifies every block first. Raises `BlockNotFound`, `DigestMismatch`; then nothing is marked.
     """
-    for _ in _blocks(store, plan, "check", progress):
+    for _ in _runs(store, plan, "check", progress):
         pass
     index.publish(plan.root, plan.cids)
 
 
-def _blocks(store: Store, plan: PublishPlan, phase: Phase, progress: Progress) -> Iterator[tuple[Cid, bytes]]:
+def _runs(store: Store, plan: PublishPlan, phase: Phase, progress: Progress) -> Iterator[list[tuple[Cid, Buffer]]]:
     progress.phase(phase, blocks_total=plan.blocks, bytes_total=plan.leaf_bytes)
     store.put_node(plan.conversation)  # its public form may be new; the same bytes are skipped
-    for item in plan.items:
-        yield item.cid, store.get(item.cid)
-        progress.advance(1, item.size_bytes if item.cid.codec == "raw" else 0)
+    for run in read_runs(store, ((cid, None) for cid in plan.cids), RUN_BYTES, Staging(BUDGET_BYTES).room):
+        yield run
+        progress.advance(len(run), sum(len(data) for cid, data in run if cid.codec == "raw"))
 
 
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+@contextmanager
+def _unfinished(path: Path) -> Iterator[tuple[Path, int]]:
+    """Give an empty file beside `path`, ours alone, that is gone afterwards unless it was renamed.
+
+    Its name is always the same, so that what a killed process left is taken over and does not pile up.
+    """
+    digest = hashlib.sha256(path.name.encode(errors="surrogateescape")).hexdigest()
+    unfinished = path.with_name(f".{digest[:16]}.car.part")
+    fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
-        os.fsync(handle)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            ours = False
+        else:  # another may have held it until now, and given the file its final name
+            ours = unfinished.exists() and os.path.samestat(os.fstat(fd), unfinished.stat())
+        if not ours:
+            raise Refused(f"another process is writing {path}", hint="wait for it, or write elsewhere", path=str(path))
+        try:
+            os.ftruncate(fd, 0)
+            yield unfinished, fd
+        except BaseException:
+            unfinished.unlink(missing_ok=True)
+            raise
     finally:
-        os.close(handle)
+        os.close(fd)

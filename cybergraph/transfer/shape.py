@@ -5,15 +5,13 @@ root's own words, and a root whose words do not add up is refused before it cost
 """
 
 from collections.abc import Sequence
-from typing import Final
 
 from ..chain import check_root
 from ..cid import Cid
 from ..errors import LimitExceeded, MalformedNode
+from ..leafsize import layer_groups, leaf_bytes
 from ..limits import MAX_LEAF_BYTES, MAX_SEGMENT_LINKS
 from ..nodes import Block, Conversation, Model
-
-_VALUE_BYTES: Final = {"f32": 4, "bf16": 2, "f16": 2}
 
 
 class Shape:
@@ -30,8 +28,10 @@ class Shape:
         self.tail_leaves = _pairs(cid, "tail.kv", tail_kv, tail_sizes)
         """Leaf and size of each layer group of the tail."""
         self._block_sizes = _leaf_bytes(model, root.block_size)
+        self.block_bytes = sum(self._block_sizes)
+        """Payload of one block."""
         self.blocks = (root.length - tail_tokens) // root.block_size
-        self.leaf_bytes = self.blocks * sum(self._block_sizes) + sum(tail_sizes)
+        self.leaf_bytes = self.blocks * self.block_bytes + sum(tail_sizes)
         """Payload of all leaves, counted as if no two were equal."""
         per_block = 1 + len(self._block_sizes)
         self.nodes_and_leaves = 2 + len(root.segments) + self.blocks * per_block + len(tail_kv)
@@ -72,9 +72,10 @@ def _pairs(cid: Cid, field: str, leaves: Sequence[Cid], sizes: list[int]) -> lis
 
 
 def _leaf_bytes(model: Model, tokens: int) -> list[int]:
-    row_bytes = 2 * tokens * model.num_kv_heads * model.head_dim * _VALUE_BYTES[model.kv_dtype]
-    step = model.layers_per_leaf
-    sizes = [row_bytes * min(step, model.num_layers - low) for low in range(0, model.num_layers, step)]
+    sizes = [
+        leaf_bytes(layers, tokens, num_kv_heads=model.num_kv_heads, head_dim=model.head_dim, dtype=model.kv_dtype)
+        for _, layers in layer_groups(model.num_layers, model.layers_per_leaf)
+    ]
     if sizes[0] > MAX_LEAF_BYTES:
         raise LimitExceeded(f"leaves of {sizes[0]} bytes, limit {MAX_LEAF_BYTES}", size_bytes=sizes[0])
     return sizes

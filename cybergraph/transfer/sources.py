@@ -1,9 +1,17 @@
-"""Several peers asked in turn: the next one for what the last one did not give, and a liar never again."""
+"""Several peers asked at once: each takes the next piece when it is done with the last, so a slow one costs little.
 
-from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple, Protocol
+A peer that streams sends everything below a segment from its beginning; the others take single blocks from its end,
+until they meet. A peer that lied is never asked again, one that failed rests first, and what a slow one holds up is
+asked of another.
+"""
 
-from ..cid import Cid
+import queue
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, NamedTuple
+
+from ..cid import Buffer, Cid
 from ..errors import (
     BlockNotFound,
     Corrupt,
@@ -16,6 +24,16 @@ from ..errors import (
     TruncatedCar,
 )
 from ..peers.base import Peer
+from ..staging import Staging
+from .source import SLOW_S, Came, Ended, Source, SourceReport, Unit, Wanting
+
+HASH_THREADS: Final = 2
+TICK_S: Final = 0.1
+"""After so long without news, what has come is hashed and stored, however little it is."""
+MET_REPEATS: Final = 16
+"""Blocks in a row that a stream repeats when it has come to where the others began."""
+MOST_REPEATS: Final = 1024
+"""Blocks in a row that a stream may repeat where there are no others: one that goes in circles is left."""
 
 _TELLING: Final = (
     DigestMismatch, PeerMisbehaved, LimitExceeded, Corrupt, PeerUnreachable, BlockNotFound, CyberKVError,
@@ -30,100 +48,208 @@ class Refusal(NamedTuple):
 
     peer: str
     cid: Cid
-    """What was being asked for."""
+    """The block that was wrong, else the first that was being asked for."""
     reason: str
 
 
-class Wanting(Protocol):
-    """Knows what belongs to a graph that is streaming in."""
-
-    @property
-    def done(self) -> bool:
-        """Whether everything is here."""
-
-    def belongs(self, cid: Cid) -> bool:
-        """Say whether a block is part of the graph, as far as its parents are known."""
-
-
 class Sources:
-    """The peers of one fetch."""
+    """The peers of one fetch. Everything here runs in the caller's thread; the peers have threads of their own."""
 
-    def __init__(self, root: Cid, peers: Sequence[Peer]) -> None:
+    def __init__(
+        self,
+        root: Cid,
+        peers: Sequence[Peer],
+        budget_bytes: int,
+        on_idle: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Prepare, without asking anybody. `on_idle` is called when nothing has come for a moment."""
         self._root = root
-        self._peers = list(peers)
-        self._streams = [peer for peer in peers if peer.has_dag]
-        self._holders: list[Peer] = []
-        """Peers that gave the root."""
+        self._on_idle = on_idle
+        self._clock = clock
+        self._staging = Staging(budget_bytes)
+        self._hashers = ThreadPoolExecutor(HASH_THREADS, thread_name_prefix="hash")
+        self._events: queue.SimpleQueue[Came | Ended] = queue.SimpleQueue()
+        self._sources = [Source(peer, self._staging.room, self._hashers, self._events, clock) for peer in peers]
         self._errors: list[tuple[str, CyberKVError]] = []
         self.refused: list[Refusal] = []
         """Lies, truncations and failures, in order. A peer that merely lacks a block is not in it."""
 
-    def blocks(self, cids: Sequence[Cid]) -> Iterator[tuple[Cid, bytes]]:
-        """Give those of `cids` that some peer holds, each once. What is missing after it is for `verdict`."""
-        wanted = dict.fromkeys(cids)
-        for peer in list(self._peers):
-            if wanted:
-                yield from self._blocks_from(peer, wanted)
+    def reports(self) -> tuple[SourceReport, ...]:
+        """Sum up what each peer gave, in the order in which they were named."""
+        return tuple(source.report() for source in self._sources)
 
-    def _blocks_from(self, peer: Peer, wanted: dict[Cid, None]) -> Iterator[tuple[Cid, bytes]]:
-        asked = next(iter(wanted))
+    def close(self) -> None:
+        """Stop asking. Peers stay open; what was under way fails."""
+        self._staging.close()
+        for source in self._sources:
+            source.close()
+        self._hashers.shutdown()
+
+    def bring(self, want: Wanting) -> None:
+        """Have peers give what is wanted, until it is all here or nobody has the rest, which is for `verdict`."""
+        while not want.done:
+            self._deal(want)
+            if not self._step():
+                return
+        # What streams beyond the end is not wanted, but whoever sends it shows what it is worth.
+        until_s = self._clock() + SLOW_S
+        while any(source.unit is not None and source.unit.graph for source in self._sources):
+            if self._clock() > until_s:
+                for source in self._sources:
+                    if source.unit is not None and source.unit.graph:
+                        self._name_slow(source.unit, source)
+                        source.give_up()
+            self._step()
+
+    def _step(self) -> bool:
+        """Wait for one event and act on it. False where there is nothing to wait for."""
+        now_s = self._clock()
+        busy = any(source.unit is not None for source in self._sources)
+        resting = any(source.live and source.retry_at_s > now_s for source in self._sources)
+        if not busy and not resting:
+            return False
         try:
-            for cid, data in peer.get_many(list(wanted)):
-                if cid not in wanted:
-                    raise _unasked(peer, cid)
-                del wanted[cid]
-                if cid == self._root:
-                    self._holders.append(peer)
-                yield cid, data
-        except BlockNotFound as error:
-            if peer.whole_dags and peer in self._holders:
-                cut = TruncatedCar(f"{peer.name} ends before the conversation is complete", peer=peer.name)
-                self._note(peer, asked, cut)
+            event = self._events.get(timeout=TICK_S)
+        except queue.Empty:
+            for source in self._sources:
+                source.hand_over()
+            self._on_idle()
+        else:
+            if isinstance(event, Came):
+                self._came(event)
             else:
-                self._errors.append((peer.name, error))
-        except (TruncatedCar, MalformedCar) as error:
-            self._note(peer, asked, error)  # a file that ends badly may still hold other things
-        except CyberKVError as error:
-            self._note(peer, asked, error)
-            self._drop(peer)
+                self._ended(event)
+        return True
 
-    def graph(self, cid: Cid, wanting: Wanting) -> Iterator[tuple[Cid, bytes]]:
-        """Give what the first streaming peer sends of the graph below `cid`; the rest is the caller's to ask for.
-
-        A peer whose stream fails is not asked for streams again; one that sent wrong bytes, for nothing again.
-        """
-        if not self._streams:
+    def _deal(self, want: Wanting) -> None:
+        now_s = self._clock()
+        free = [each for each in self._sources if each.live and each.unit is None and each.retry_at_s <= now_s]
+        if not free:
             return
-        peer = self._streams[0]
-        try:
-            for found, data in peer.get_dag(cid):
-                if not wanting.belongs(found):
-                    raise _unasked(peer, found)
-                yield found, data
-            if not wanting.done:
-                raise TruncatedCar(f"{peer.name} ends the stream of {cid} before it is complete", peer=peer.name)
-        except BlockNotFound as error:
-            self._errors.append((peer.name, error))
-            self._streams.remove(peer)
-        except CyberKVError as error:
-            self._note(peer, cid, error)
-            self._streams.remove(peer)
-            if isinstance(error, _LIES):
-                self._drop(peer)
+        free.sort(key=lambda source: -source.rate_bytes_s)
+        streaming = any(each.unit is not None and each.unit.graph for each in self._sources)
+        graph, awaited = want.graph, want.awaited()
+        for source in free:
+            if graph is not None and source.streams and not streaming:
+                source.ask(Unit(want, (graph,), graph=True, since_s=now_s))
+                streaming = True
+            elif cids := self._share(awaited, source, streaming=streaming):
+                source.ask(Unit(want, tuple(cids), graph=False, since_s=now_s))
 
-    def _drop(self, peer: Peer) -> None:
-        self._peers.remove(peer)
-        if peer in self._streams:
-            self._streams.remove(peer)
+    def _share(self, awaited: Sequence[Cid], source: Source, *, streaming: bool) -> list[Cid]:
+        """Choose what a source is asked for: what nobody else was asked for, else what another is slow with."""
+        units = [each.unit for each in self._sources if each.unit is not None and not each.unit.graph]
+        asked = {cid for unit in units for cid in unit.cids}
+        awaited = [cid for cid in awaited if cid not in source.lacks]
+        cids = [cid for cid in awaited if cid not in asked]
+        if not cids:
+            cids = self._held_up(awaited)
+        sharing = sum(each.live for each in self._sources)
+        if sharing == 1:
+            return cids
+        count = min(source.piece_blocks, -(-len(cids) // sharing))
+        return cids[len(cids) - count :] if streaming else cids[:count]
 
-    def _note(self, peer: Peer, cid: Cid, error: CyberKVError) -> None:
-        self._errors.append((peer.name, error))
-        self.refused.append(Refusal(peer.name, cid, error.message))
+    def _held_up(self, awaited: Sequence[Cid]) -> list[Cid]:
+        """List what was asked for of others that are slow with it, and name them."""
+        held_up: set[Cid] = set()
+        for source in self._sources:
+            unit = source.unit
+            if unit is not None and not unit.graph and self._clock() - unit.since_s > SLOW_S:
+                self._name_slow(unit, source)
+                held_up.update(unit.cids)
+        return [cid for cid in awaited if cid in held_up]
+
+    def _name_slow(self, unit: Unit, source: Source) -> None:
+        if not unit.named_slow and not unit.given_up:
+            unit.named_slow = True
+            reason = f"{source.peer.name} is slow: not through after {SLOW_S:g} s, others were asked"
+            self.refused.append(Refusal(source.peer.name, unit.cids[0], reason))
+
+    def _came(self, event: Came) -> None:
+        source, unit = event.source, event.unit
+        sound, wrong = event.checked.result()
+        for cid, data in sound:
+            if unit.given_up:
+                return
+            self._take(source, unit, cid, data)
+        if wrong is not None and not unit.given_up:
+            self._refuse(source, wrong, DigestMismatch(f"bytes do not hash to {wrong}", cid=str(wrong)))
+            source.give_up()
+
+    def _take(self, source: Source, unit: Unit, cid: Cid, data: Buffer) -> None:
+        if not unit.asks_for(cid):
+            error = PeerMisbehaved(f"{source.peer.name} sends {cid}, which was not asked for", peer=source.peer.name)
+            self._failed_unit(source, unit, unit.cids[0], error)
+            source.give_up()
+            return
+        if cid == self._root:
+            source.gave_root = True
+        if unit.want.take(cid, data):
+            source.gave(len(data))
+            unit.repeats = 0
+        elif unit.graph:
+            unit.repeats += 1
+            others = any(each.live for each in self._sources if each is not source)
+            if unit.repeats > (MET_REPEATS if others else MOST_REPEATS):
+                source.give_up()
+
+    def _ended(self, event: Ended) -> None:
+        source, unit, error = event.source, event.unit, event.error
+        source.busy_s += self._clock() - unit.since_s
+        source.unit = None
+        if unit.given_up:
+            return
+        if error is None:
+            if unit.graph and not unit.want.done:
+                short = TruncatedCar(
+                    f"{source.peer.name} ends the stream of {unit.cids[0]} before it is complete", peer=source.peer.name
+                )
+                self._failed_unit(source, unit, unit.cids[0], short)
+        elif isinstance(error, CyberKVError):
+            self._failed_unit(source, unit, unit.cids[0], error)
+        else:
+            raise error
+
+    def _failed_unit(self, source: Source, unit: Unit, cid: Cid, error: CyberKVError) -> None:
+        """Decide what a source that failed may still be asked for."""
+        if unit.graph:
+            source.streams = False
+            if isinstance(error, BlockNotFound):
+                self._errors.append((source.peer.name, error))
+            else:
+                self._refuse(source, cid, error, drop=isinstance(error, _LIES))
+                if isinstance(error, PeerUnreachable):
+                    source.failed(error.message)
+            return
+        if isinstance(error, BlockNotFound | TruncatedCar | MalformedCar):
+            source.lacks.update(unit.cids)
+            if not isinstance(error, BlockNotFound):  # a file that ends badly may still hold other things
+                self._refuse(source, cid, error, drop=False)
+            elif source.peer.whole_dags and source.gave_root:
+                cut = TruncatedCar(
+                    f"{source.peer.name} ends before the conversation is complete", peer=source.peer.name
+                )
+                self._refuse(source, cid, cut, drop=False)
+            else:
+                self._errors.append((source.peer.name, error))
+        elif isinstance(error, PeerUnreachable):
+            source.failed(error.message)
+            self._refuse(source, cid, error, drop=False)
+        else:
+            self._refuse(source, cid, error)
+
+    def _refuse(self, source: Source, cid: Cid, error: CyberKVError, *, drop: bool = True) -> None:
+        self._errors.append((source.peer.name, error))
+        self.refused.append(Refusal(source.peer.name, cid, error.message))
+        if drop:
+            source.state = error.message
 
     def verdict(self, missing: Sequence[Cid]) -> CyberKVError:
         """Build the most telling error for blocks that no peer gave; its data lists them and every refusal."""
         kept = "what was verified is kept; fetch again to bring only the rest"
-        data = {
+        data: dict[str, object] = {
             "cid": str(missing[0]),
             "missing": [str(cid) for cid in missing[:_SHOWN_CIDS]],
             "count": len(missing),
@@ -134,9 +260,7 @@ class Sources:
                 if isinstance(error, kind):
                     reason = error.message if name in error.message else f"{error.message} (from {name})"
                     hint = f"{error.hint}; {kept}" if error.hint else kept
-                    return type(error)(f"{missing[0]} was not received: {reason}", hint=hint, **data | {"peer": name})
+                    if isinstance(error, DigestMismatch):
+                        data["cid"] = error.data["cid"]  # the block that was altered, not the first that is missing
+                    return type(error)(f"{data['cid']} was not received: {reason}", hint=hint, **data | {"peer": name})
         return BlockNotFound(f"{missing[0]} is not here, and no peer was named", hint="name one with --from", **data)
-
-
-def _unasked(peer: Peer, cid: Cid) -> PeerMisbehaved:
-    return PeerMisbehaved(f"{peer.name} sends {cid}, which was not asked for", peer=peer.name, cid=str(cid))

@@ -1,5 +1,10 @@
 """`chat`: a dialogue over a pipe."""
 
+import sys
+
+import pexpect
+import pytest
+
 from cyberkv.cli.text import plain
 from tests.cli.conftest import Command
 
@@ -40,8 +45,8 @@ def test_a_chat_goes_on_from_a_conversation(cyberkv: Command) -> None:
 
 
 def test_fork_goes_on_in_a_copy(cyberkv: Command) -> None:
-    script = "Hello\n/root\n/fork 4\n/root\nAnother way\n/fork\n/fork 9999\n/fork x\n/publish\n"
-    first, root, forked, turn, command = cyberkv("--json", "chat", *SHORT, stdin=script).lines
+    script = "Hello\n/root\n/fork 4\n/root\nAnother way\n/fork\n/fork 9999\n/fork x\n"
+    first, root, forked, turn = cyberkv("--json", "chat", *SHORT, stdin=script).lines
     assert root == {"root": first["root"], "name": "chat"}
     assert forked["name"] == turn["name"] == "chat-fork"
     names = {each["name"]: each for each in cyberkv.json("list")["conversations"]}
@@ -49,9 +54,37 @@ def test_fork_goes_on_in_a_copy(cyberkv: Command) -> None:
     assert names["chat"]["root"] == first["root"]
     assert names["chat-fork"]["root"] == turn["root"]
     assert (names["chat-fork"]["parent"], names["chat-fork"]["fork_at"]) == (first["root"], 4)
-    assert command == {"command": "cyberkv publish chat-fork-fork --public"}
     assert cyberkv.json("diff", "chat", "chat-fork")["common_tokens"] >= 4
     assert cyberkv("fsck").exit_code == 0
+
+
+def test_publish_is_asked_for_and_without_a_terminal_refused(cyberkv: Command) -> None:
+    result = cyberkv("--json", "chat", *SHORT, stdin="/publish\nHello\n/publish\nMore\n")
+    assert [turn["name"] for turn in result.lines] == ["chat", "chat"]  # the dialogue went on
+    assert "nothing is recorded yet" in result.stderr
+    assert "This becomes readable by anyone" in result.stderr
+    assert "no terminal to ask on" in result.stderr
+    assert cyberkv.json("stats")["published"] == 0
+
+
+@pytest.mark.parametrize("reply", ["y", "n"])
+def test_publish_shows_the_dialogue_and_asks(cyberkv: Command, reply: str) -> None:
+    line = ["-m", "cyberkv.cli", "--home", str(cyberkv.home), "--no-progress", "chat", *map(str, SHORT)]
+    child = pexpect.spawn(sys.executable, line, encoding="utf-8", timeout=120, dimensions=(40, 120))
+    for expected, typed in (("> ", "Hello"), ("> ", "/publish"), (r"Publish it\? \[y/N\]: ", reply), ("> ", "/quit")):
+        child.expect(expected)
+        child.sendline(typed)
+    child.expect(pexpect.EOF)
+    child.close()
+    assert child.exitstatus == 0
+    [kept] = cyberkv.json("list")["conversations"]
+    assert kept["public"] == (reply == "y")
+
+
+@pytest.mark.parametrize("stdin", [b"\xff\n", b"Hello\n\xff\n"])
+def test_a_line_that_is_not_text_ends_it_and_keeps_what_came_before(cyberkv: Command, stdin: bytes) -> None:
+    assert cyberkv("chat", *SHORT, stdin=stdin, ok=False).exit_code == 2
+    assert len(cyberkv.json("list")["conversations"]) == stdin.count(b"Hello")
 
 
 def test_an_unknown_word_explains_the_known_ones(cyberkv: Command) -> None:

@@ -48,10 +48,12 @@ def test_show_decodes_every_type_of_node_and_names_every_cid_whole(story: Comman
     assert bytes(block["tokens"]) != b""
     leaf = story.json("show", block["kv"][0])
     assert (leaf["codec"], leaf["bytes"], leaf["node"]) == ("raw", 16 * 768, None)
+    assert f"\ntokens: [{', '.join(map(str, block['tokens']))}]\n" in story("show", links[1]["to"]).stdout
     page = story("show", segment).stdout
     for link in links:
         assert link["to"] in page
     assert story.json("show", root["cid"][:10]) == root
+    assert story.json("show", block["kv"][0][:20]) == leaf
 
 
 def test_a_damaged_node_is_not_shown(story: Command) -> None:
@@ -108,6 +110,18 @@ def test_a_tokenizer_that_changed_gives_no_text_and_says_so(cyberkv: Command, ad
     assert "tokenizer" in result.stderr
 
 
+def test_a_cid_of_another_kind_is_a_usage_error_that_names_the_kind(story: Command) -> None:
+    block = story("walk", "story", "--json").lines[0]["cid"]
+    [leaf] = story.json("show", block)["node"]["kv"]
+    model = story.json("model", "show", "tiny")["cid"]
+    for kind, cid in {"block": block, "leaf": leaf, "model": model}.items():
+        for line in (["walk", cid], ["fork", cid, "--at", 1], ["diff", "story", cid], ["verify", cid], ["log", cid],
+                     ["run", "x", "--from", cid], ["publish", cid, "--public", "--dry-run"]):  # fmt: skip
+            error = story.error(3 if line[0] == "log" else 2, *line)
+            assert cid in error["message"]
+            assert line[0] == "log" or kind in error["message"]
+
+
 @pytest.mark.parametrize("at", [0, 1, 15, 16, 17, 79, 80, 83, 85])
 def test_fork_shares_every_full_block_before_the_cut(story: Command, at: int) -> None:
     before = story.json("stats")
@@ -144,9 +158,11 @@ def test_a_fork_goes_on_like_the_original(story: Command) -> None:
 
 def test_fork_beyond_the_end_or_with_a_bad_name_writes_nothing(story: Command) -> None:
     assert "85" in story.error(2, "fork", "story", "--at", 86)["message"]
+    assert "_" not in story("fork", "story", "--at", 16, "--name", "one").stdout
+    assert "1 block with" in story("fork", "story", "--at", 16, "--name", "one").stdout
     assert story.error(2, "fork", "story", "--at", 5, "--name", " ")["kind"] == "bad-reference"
-    assert story.json("stats")["roots"] == 1
-    assert len(story.json("list")["conversations"]) == 1
+    assert story.json("stats")["roots"] == 2
+    assert len(story.json("list")["conversations"]) == 2
 
 
 def test_diff_says_where_two_conversations_part(story: Command) -> None:

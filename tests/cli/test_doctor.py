@@ -6,6 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from cyberkv.cybergraph.store.format import FORMAT
 from cyberkv.runtime import canonical, engine
 from cyberkv.runtime.canonical import single_step
 from tests.cli.conftest import Command
@@ -13,12 +14,12 @@ from tests.cli.conftest import Command
 
 def test_a_sound_home(story: Command) -> None:
     found = story.json("doctor")
-    assert set(found) == {"versions", "machine", "home", "models", "absent", "problems"}
+    assert set(found) == {"versions", "machine", "home", "models", "kubo", "absent", "problems"}
     assert found["problems"] == []
     assert found["versions"]["torch"] == torch.__version__.partition("+")[0]
     assert set(found["versions"]) >= {"python", "cyberkv", "lmdb", "blake3", "tokenizers", "transformers"}
     assert found["machine"]["threads"] == torch.get_num_threads()
-    assert (found["home"]["exists"], found["home"]["format"]) == (True, "cyberkv store 1")
+    assert (found["home"]["exists"], found["home"]["format"]) == (True, FORMAT.strip())
     assert found["home"]["conversations"] == 1
     assert found["home"]["free_bytes"] > 0
     [model] = found["models"]
@@ -85,7 +86,7 @@ def test_a_machine_where_the_rule_does_not_hold_seals_nothing(story: Command, mo
 
 
 def test_a_store_of_a_newer_version_is_broken(story: Command) -> None:
-    (story.home / "store" / "FORMAT").write_text("cyberkv store 2\n")
+    (story.home / "store" / "FORMAT").write_text("cyberkv store 99\n")
     result = story("--json", "doctor", ok=False)
     assert result.exit_code == 5
     assert [problem["kind"] for problem in result.json["problems"]] == ["unsupported-format"]

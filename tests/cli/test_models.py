@@ -44,7 +44,10 @@ def test_a_model_is_found_by_name_cid_beginning_and_conversation(story: Command)
     for ref in (cid, cid[:12], "story", story.json("show", "story")["cid"]):
         assert story.json("model", "show", ref)["cid"] == cid
     block = story("walk", "story", "--json").lines[0]["cid"]
-    assert "not a model" in story.error(4, "model", "show", block)["message"]
+    [leaf] = story.json("show", block)["node"]["kv"]
+    for ref in (block, leaf, leaf[:20]):
+        assert "not a model" in story.error(2, "model", "show", ref)["message"]
+    assert "cyberkv model list" in story.error(3, "model", "show", "nosuch")["hint"]
 
 
 def test_diff_names_each_differing_axis_with_both_values(cyberkv: Command, add_tiny: Callable[..., Path]) -> None:
@@ -60,7 +63,10 @@ def test_diff_names_each_differing_axis_with_both_values(cyberkv: Command, add_t
 
 
 def test_what_cannot_be_a_model_is_refused_by_name(cyberkv: Command, tmp_path: Path) -> None:
-    assert cyberkv.error(3, "model", "add", tmp_path / "absent")["path"]
+    for absent in (tmp_path / "absent", "x" * 300, "x/" * 3000):
+        assert cyberkv.error(3, "model", "add", absent)["path"]
+        Command(tmp_path / "none").error(3, "model", "add", absent)
+    assert not (tmp_path / "none").exists()
     folder = tmp_path / "gpt2"
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps({"architectures": ["GPT2LMHeadModel"]}))
@@ -94,6 +100,10 @@ def test_break_even_divides_fetch_from_prefill(cyberkv: Command) -> None:
     [link] = cyberkv.json("size", "tiny", 1000, "--link", 8)["break_even"]
     assert link["fetch_s"] == pytest.approx(0.768)
     assert link["prefill_tok_s"] == pytest.approx(1000 / 0.768)
+    assert "faster here" not in cyberkv("size", "tiny", 1000).stdout
+    assert "faster here" in cyberkv("size", "tiny", 1000, "--prefill-tok-s", 5).stdout
+    for bad in ("nan", "inf", "0"):
+        assert cyberkv.error(2, "size", "tiny", 1000, "--link", bad)["kind"] == "usage"
     for speed, faster in ((1302, "fetch"), (1303, "prefill")):
         [link] = cyberkv.json("size", "tiny", 1000, "--link", 8, "--prefill-tok-s", speed)["break_even"]
         assert link["faster"] == faster

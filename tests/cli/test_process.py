@@ -37,6 +37,18 @@ def test_stdout_is_one_object_and_errors_keep_their_code(story: Command) -> None
         assert stderr == b""
 
 
+def test_words_that_are_not_utf8_are_a_usage_error(story: Command) -> None:
+    word = os.fsdecode(b"\xff\xfe")
+    lines = {("run", word): 2, ("run", "x", "--system", word): 2, ("why", word): 2, ("find", word): 2,
+             ("run", "x", f"--name={word}"): 2, ("show", word): 3, ("prefill", word): 3, ("chat", "--system", word): 2,
+             ("model", "add", word): 3, (word,): 2}  # fmt: skip
+    for line, code in lines.items():
+        process = start(story.home, "--json", *line)
+        stdout, stderr = process.communicate()
+        assert (process.returncode, stderr) == (code, b""), (line, stdout)
+        assert json.loads(stdout)["error"]["kind"] != "unexpected"
+
+
 def test_the_full_home_of_a_run_in_another_process_is_seen(story: Command) -> None:
     process = start(story.home, "--json", "run", "Hello there, keeper", "--max-tokens", "8")
     figures = json.loads(process.communicate()[0])

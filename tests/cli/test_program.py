@@ -99,6 +99,19 @@ def test_errors_are_red_only_where_that_is_wanted(tmp_path: Path, monkeypatch: p
     assert "\x1b" not in plain
 
 
+@pytest.mark.parametrize("below", ["", "x", "x/y", "long", "\udcff"])
+@pytest.mark.parametrize("line", [["list"], ["doctor"], ["model", "add"], ["run", "Hi"]])
+def test_a_home_that_cannot_be_one_is_a_usage_error(
+    below: str, line: list[str], tmp_path: Path, tiny_folder: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    homes = {"long": tmp_path / ("x" * 300), "\udcff": tmp_path / "\udcff"}
+    home = homes.get(below, tmp_path / "file" / below)
+    error = Command(home).error(2, *line, *([tiny_folder] if line[-1] == "add" else []))
+    assert str(home)[:80] in error["message"]
+    assert error["hint"]
+
+
 def test_quiet_and_verbose_exclude_each_other(cyberkv: Command) -> None:
     assert cyberkv.error(2, "-q", "-v", "list")["kind"] == "usage"
 

@@ -2,6 +2,8 @@
 
 import itertools
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import pytest
 
 from cyberkv.cybergraph.errors import TierFull
+from cyberkv.runtime.canonical import CHUNK_TOKENS
 from cyberkv.runtime.live import Live
 from tests.cli.conftest import STORY, Command
 
@@ -113,9 +116,52 @@ def test_names_are_made_unique(cyberkv: Command) -> None:
     assert names == ["hello", "hello-2", "hello-3"]
 
 
-def test_a_bad_name_is_refused_before_anything_is_computed(cyberkv: Command) -> None:
-    assert cyberkv.error(2, "run", "Hello", "--name", "a\nb")["kind"] == "bad-reference"
+@pytest.mark.parametrize("name", ["a\nb", "--json", "-x", "../../x", "bafyreib", "x" * 256, ""])
+def test_a_bad_name_is_refused_before_anything_is_computed(cyberkv: Command, name: str) -> None:
+    error = cyberkv.error(2, "run", "Hello", f"--name={name}")
+    assert (error["kind"], bool(error["hint"])) == ("bad-reference", True)
     assert cyberkv.json("stats")["nodes"] == 1
+
+
+def test_a_name_that_moves_to_another_conversation_says_so(story: Command) -> None:
+    before = story.json("show", "story")["cid"]
+    result = story("prefill", "-", "--name", "story", stdin="Something else.")
+    assert f"story names {before} so far" in result.stderr
+    assert story.json("log", "story")["roots"][0]["root"] == before
+    result = story("fork", "story", "--at", 3, "--name", "story")
+    assert "`cyberkv log story` keeps both" in result.stderr
+    # The controls: a name that goes on, or is new, has nothing to say.
+    for line in (["--from", "story"], ["--from", "story", "--name", "story"], ["--name", "new"]):
+        assert "so far" not in story("prefill", "-", *line, stdin="More.").stderr
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-1", "1e999"])
+def test_a_temperature_is_a_finite_number(cyberkv: Command, value: str) -> None:
+    assert cyberkv.error(2, "run", "Hello", "--temperature", value)["kind"] == "usage"
+    assert cyberkv.json("list")["conversations"] == []
+
+
+def test_the_least_temperature_is_greedy(cyberkv: Command) -> None:
+    cold = cyberkv.json("run", "Hello", "--max-tokens", 5, "--temperature", "5e-324")
+    assert cold["text"] == cyberkv.json("run", "Hello", "--max-tokens", 5)["text"]
+
+
+def test_a_home_without_a_model_is_said_before_torch_loads(tmp_path: Path) -> None:
+    script = f"""
+import sys
+from cyberkv.cli.main import cli
+for line in (["run", "Hi"], ["prefill", {str(Path(__file__))!r}], ["chat"], ["run", "Hi", "--model", "x"]):
+    try:
+        cli.main(["--home", {str(tmp_path / "none")!r}, *line])
+    except SystemExit as done:
+        assert done.code == 3, (line, done.code)
+    assert "torch" not in sys.modules, line
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("\nhint: ") == 4
+    assert "torch" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_several_models_need_a_choice(cyberkv: Command, add_tiny: Callable[..., Path]) -> None:
@@ -209,6 +255,10 @@ def test_a_failure_between_tokens_is_told_and_the_answer_so_far_recorded(
     monkeypatch.setattr(Live, "decode", failing)
     error = cyberkv.error(8, "run", "Hello", "--max-tokens", 9, "--name", "part")
     assert error["message"] == "no room for a block"
+    calls = itertools.count()
+    again = cyberkv("run", "Hello", "--max-tokens", 9, "--name", "again", ok=False)
+    assert again.stdout.endswith("\n")
+    assert again.stderr.startswith("error: no room")
     part = cyberkv.json("show", "part")
     assert part["node"]["length"] == whole["tokens_total"] - whole["tokens_generated"] + 3
     assert cyberkv.json("diff", "whole", "part")["common_tokens"] == part["node"]["length"]
@@ -227,12 +277,12 @@ def test_a_failure_before_anything_was_computed_records_nothing(
 
 
 def test_ctrl_c_while_prefilling_records_whole_chunks(cyberkv: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    interrupt_at(monkeypatch, "_prefill", 1)
+    interrupt_at(monkeypatch, "_prefill", 0)
     result = cyberkv("prefill", "-", "--name", "long", "--json", stdin=LONG, ok=False)
     assert result.exit_code == 130
-    assert (result.json["tokens_total"], result.json["interrupted"]) == (1024, True)
+    assert (result.json["tokens_total"], result.json["interrupted"]) == (CHUNK_TOKENS, True)
     whole = cyberkv.json("prefill", "-", "--name", "long", stdin=LONG)
-    assert (whole["tokens_reused"], whole["tokens_total"]) == (1024, len(LONG))
+    assert (whole["tokens_reused"], whole["tokens_total"]) == (CHUNK_TOKENS, len(LONG))
 
 
 def test_ctrl_c_in_a_chat_ends_it_and_keeps_the_turn(cyberkv: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,10 +79,14 @@ def test_record_publish_serve_fetch_and_go_on(story: Command, elsewhere: Command
         assert status(raw) == 404
         assert finish(elsewhere.home, "fetch", root, "--from", url, code=3)["error"]
         published = finish(story.home, "publish", root, "--public", "--yes")
+        assert published["urls"] == [f"{url}/ipfs/{root}"]
         assert status(raw) == 200
         fetched = finish(elsewhere.home, "fetch", root, "--from", f"{url}/ipfs/{root}")
         assert fetched["peers"] == [url]
+        again = finish(elsewhere.home, "fetch", f"{url}/ipfs/{root}")
+        assert (again["root"], again["peers"], again["blocks_fetched"]) == (root, [url], 0)
     assert fetched["blocks_total"] == published["blocks"]
+    assert finish(story.home, "publish", root, "--public", "--yes")["urls"] == []  # nobody serves it any more
     goes_on = finish(elsewhere.home, "run", "And then?", "--from", "story", "--max-tokens", 3)
     assert goes_on["tokens_reused"] == len(STORY)
     assert finish(elsewhere.home, "verify", root)["failed"] == []
@@ -154,7 +158,7 @@ def test_ctrl_c_during_a_fetch_keeps_what_was_checked(story: Command, elsewhere:
             talk.honest()
 
     with lying(blocks, stall) as server:
-        process = start(elsewhere.home, "fetch", root, "--from", server.url)
+        process = start(elsewhere.home, "-q", "fetch", root, "--from", server.url)
         assert stalled.wait(60)
         process.send_signal(signal.SIGINT)
         stdout, stderr = process.communicate()

@@ -100,7 +100,7 @@ def test_without_its_model_there_is_no_text_to_show_and_that_is_said(story: Comm
 def test_publishing_shows_it_on_stderr_and_marks_it(story: Command) -> None:
     result = story("--json", "publish", "story", "--public", "--yes")
     assert result.json["published"] is True
-    assert result.json["urls"] == [f"http://127.0.0.1:8480/ipfs/{root_of(story)}"]
+    assert result.json["urls"] == []  # nobody serves it
     assert STORY in result.stderr
     assert published(story) == 1
     [listed] = story.json("list")["conversations"]
@@ -206,17 +206,26 @@ def test_a_name_that_is_taken_is_not_taken_over(story: Command, elsewhere: Comma
     mine = root_of(elsewhere)
     assert elsewhere.json("fetch", root_of(story), "--from", car)["name"] == "story-2"
     assert root_of(elsewhere) == mine
-    assert elsewhere.json("fetch", root_of(story), "--name", "story")["name"] == "story"
+    again = elsewhere("--json", "fetch", root_of(story), "--name", "story")
+    assert (again.json["name"], f"story names {mine} so far" in again.stderr) == ("story", True)
     assert [each["root"] for each in elsewhere.json("log", "story")["roots"]] == [mine, root_of(story)]
 
 
-def test_a_foreign_title_makes_a_harmless_name(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("title", "name"),
+    [
+        ("\x1b[2J evil\nname", "2j-evil-name"), ("--json", "json"), ("../../x", "x"), ("bafyreibaaaa", "conversation"),
+        ("x" * 255, "x" * 255), ("x" * 256, "x" * 40),
+    ],
+)  # fmt: skip
+def test_a_foreign_title_makes_a_harmless_name(title: str, name: str, tmp_path: Path) -> None:
     path = tmp_path / "evil.car"
     with MemoryStore() as store, Index(tmp_path / "index") as index:
-        root = record(store, seed="\x1b[2J evil\nname")
+        root = record(store, seed=title)
         publish_car(store, plan_publish(store, index, root, "public"), path)
-    fetched = Command(tmp_path / "home")("--json", "fetch", root, "--from", path).json
-    assert fetched["name"] == "2j-evil-name"
+    command = Command(tmp_path / "home")
+    assert command.json("fetch", root, "--from", path)["name"] == name
+    assert command.json("show", str(root)[:20])["cid"] == str(root)
 
 
 def test_what_is_nowhere_is_not_found(elsewhere: Command, tmp_path: Path) -> None:
@@ -230,14 +239,64 @@ def test_what_is_nowhere_is_not_found(elsewhere: Command, tmp_path: Path) -> Non
     stranger = Command(tmp_path / "stranger")
     for line in ([absent], [absent, "--from", tmp_path / "no.car"], ["name", "--from", tmp_path / "no.car"]):
         stranger.error(3, "fetch", *line)
+    assert "--from" in stranger.error(3, "fetch", absent)["hint"]
+    assert "whole CID" in stranger.error(3, "fetch", absent[:20], "--from", "http://127.0.0.1:1")["hint"]
     assert not stranger.home.exists()
 
 
-@pytest.mark.parametrize("source", ["http://127.0.0.1:1", "ftp://127.0.0.1", "http://user:word@127.0.0.1:1"])
+@pytest.mark.parametrize("source", ["http://127.0.0.1:1", "127.0.0.1:1", "localhost:1"])
 def test_a_gateway_that_is_not_there(elsewhere: Command, source: str) -> None:
     absent = Cid.of(b"absent", "dag-cbor", "sha2-256")
-    assert elsewhere.error(7, "fetch", absent, "--from", source)["kind"] in ("peer", "peer-unreachable")
+    error = elsewhere.error(7, "fetch", absent, "--from", source)
+    assert error["kind"] == "peer-unreachable"
+    assert error["peer"] == f"http://{source.removeprefix('http://')}"
+    assert elsewhere.error(7, "fetch", f"http://127.0.0.1:1/ipfs/{absent}")["peer"] == "http://127.0.0.1:1"
     assert elsewhere.json("list")["conversations"] == []
+
+
+@pytest.mark.parametrize("source", ["ftp://127.0.0.1", "http://user:hunter2@127.0.0.1:1", "http://a/b"])
+def test_a_source_that_is_no_gateway_is_a_mistake_of_the_command_line(elsewhere: Command, source: str) -> None:
+    absent = Cid.of(b"absent", "dag-cbor", "sha2-256")
+    error = elsewhere.error(2, "fetch", absent, "--from", source)
+    assert (error["kind"], "hunter2" in str(error)) == ("bad-reference", False)
+    assert elsewhere.json("list")["conversations"] == []
+
+
+def test_an_altered_block_is_named(story: Command, elsewhere: Command, car: Path) -> None:
+    leaf = story.json("show", story("--json", "walk", "story").lines[2]["cid"])["node"]["kv"][0]
+    car.write_bytes(flipped(car.read_bytes(), story))
+    error = elsewhere.error(4, "fetch", root_of(story), "--from", car)
+    assert error["cid"] == leaf
+    assert leaf in error["message"]
+    assert [each["cid"] for each in error["refused"]] == [leaf]
+
+
+def test_a_conversation_larger_than_allowed_is_refused(story: Command, elsewhere: Command, car: Path) -> None:
+    plan = story.json("publish", "story", "--public", "--dry-run")
+    promised = sum(plan["plan"]["kinds"][kind]["bytes"] for kind in ("leaf", "tail-leaf"))
+    error = elsewhere.error(5, "fetch", root_of(story), "--from", car, "--max-bytes", promised - 1)
+    assert (error["size_bytes"], "--max-bytes" in error["hint"]) == (promised, True)
+    assert elsewhere.error(5, "fetch", root_of(story), "--from", car, "--max-bytes", promised)["bytes_fetched"] > 0
+    fetched = elsewhere.json("fetch", root_of(story), "--from", car, "--max-bytes", plan["bytes"])
+    assert fetched["blocks_had"] + fetched["blocks_fetched"] == BLOCKS
+
+
+def test_a_disk_without_room_is_said_before_anything_is_brought(
+    story: Command, elsewhere: Command, car: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(elsewhere.home)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=5 * LEAF_BYTES - 1))
+    error = elsewhere.error(8, "fetch", root_of(story), "--from", car)
+    assert (error["kind"], error["needed_bytes"], error["free_bytes"]) == ("full", 5 * LEAF_BYTES, 5 * LEAF_BYTES - 1)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    assert elsewhere.json("fetch", root_of(story), "--from", car)["blocks_total"] == BLOCKS
+
+
+def test_a_path_that_is_too_long_is_a_mistake_of_the_command_line(story: Command, tmp_path: Path) -> None:
+    for line in (["publish", "story", "--public", "--yes", "--car", tmp_path / ("x" * 300)],
+                 ["publish", "story", "--public", "--yes", "--car", "/" + "y/" * 3000]):  # fmt: skip
+        assert "longer than" in story.error(2, *line)["message"]
+    story("publish", "story", "--public", "--yes", "--car", tmp_path / ("x" * 251 + ".car"))
 
 
 def flipped(data: bytes, story: Command) -> bytes:
@@ -273,8 +332,10 @@ def test_another_source_makes_good_what_the_first_spoilt(story: Command, elsewhe
     spoilt = car.with_name("spoilt.car")
     spoilt.write_bytes(flipped(car.read_bytes(), story))
     result = elsewhere("--json", "fetch", root_of(story), "--from", spoilt, "--from", car)
-    [refusal] = result.json["refused"]
-    assert refusal["peer"] == str(spoilt)
+    # Which of the two is asked for the altered leaf first is not known.
+    assert {refusal["peer"] for refusal in result.json["refused"]} <= {str(spoilt)}
+    assert [each["peer"] for each in result.json["sources"]] == [str(spoilt), str(car)]
+    assert sum(each["blocks"] for each in result.json["sources"]) == result.json["blocks_fetched"]
     assert json.loads(elsewhere("--json", "verify", "story").stdout)["failed"] == []
 
 

@@ -32,7 +32,7 @@ def test_what_fails_is_named_and_the_rest_is_still_checked(story: Command) -> No
     page = story("verify", "story", ok=False)
     assert page.exit_code == 4
     assert f"  {leaf}\n" in page.stdout
-    assert "2 blocks failed" in page.stdout
+    assert "2 objects failed" in page.stdout
 
 
 def test_a_block_that_is_gone_ends_the_check_of_places_there(story: Command) -> None:

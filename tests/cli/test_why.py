@@ -49,6 +49,13 @@ def test_a_prompt_is_asked_about_as_run_would_take_it(cyberkv: Command) -> None:
     assert "HIT" not in verdicts(cyberkv.json("why", prompt, "--system", "Be brief and kind."))
 
 
+def test_a_word_that_names_no_file_is_said_to_be_a_prompt(story: Command, story_file: Path, tmp_path: Path) -> None:
+    result = story("why", "--json", tmp_path / "stroy.txt")
+    assert "stroy.txt: taken as a prompt" in result.stderr
+    for line in ([story_file], ["a prompt of words"]):
+        assert "taken as" not in story("why", *line).stderr
+
+
 @pytest.mark.parametrize("prompt_bytes", [300, 5000])
 def test_a_prompt_may_be_longer_than_a_file_name(cyberkv: Command, prompt_bytes: int) -> None:
     answer = cyberkv.json("why", "x" * prompt_bytes)

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from cyberkv.cybergraph.car import car_header, read_car, write_car
-from cyberkv.cybergraph.cid import Cid, Codec
+from cyberkv.cybergraph.car import GATHER_BYTES, MAX_VECTORS, car_header, read_car, write_car
+from cyberkv.cybergraph.cid import Buffer, Cid, Codec
 from cyberkv.cybergraph.errors import DigestMismatch, LimitExceeded, TruncatedCar
 from cyberkv.cybergraph.limits import MAX_LEAF_BYTES, MAX_NODE_BYTES
 from fixtures.golden import CAR_BLOCKS, CONVERSATION
@@ -70,6 +70,48 @@ def test_after_a_cut_the_blocks_before_it_are_kept() -> None:
     assert caught.value.data["offset"] == size_bytes - 1
     assert caught.value.hint
     assert got == CAR_BLOCKS[:-1]
+
+
+def test_unchecked_blocks_come_as_they_are_in_the_memory_of_the_caller() -> None:
+    out = io.BytesIO()
+    write_car(out, [CONVERSATION.cid()], CAR_BLOCKS)
+    taken: list[memoryview] = []
+
+    def room(size_bytes: int) -> memoryview:
+        taken.append(memoryview(bytearray(size_bytes)))
+        return taken[-1]
+
+    got = list(read_car(io.BytesIO(out.getvalue())).unchecked(room))
+    assert [(cid, bytes(data)) for cid, data in got] == CAR_BLOCKS
+    leaves = [data for cid, data in got if cid.codec == "raw"]
+    assert leaves
+    assert all(data is mine for data, mine in zip(leaves, taken, strict=True))
+    wrong = out.getvalue()[:-1] + bytes([out.getvalue()[-1] ^ 1])
+    assert len(list(read_car(io.BytesIO(wrong)).unchecked(room))) == len(CAR_BLOCKS)
+    with pytest.raises(DigestMismatch):
+        list(read_car(io.BytesIO(wrong)))
+    with pytest.raises(TruncatedCar):
+        list(read_car(io.BytesIO(wrong[:-1])).unchecked(room))
+
+
+def test_gather_lists_are_bounded() -> None:
+    class Lists:
+        def __init__(self) -> None:
+            self.counts: list[int] = []
+            self.sizes_bytes: list[int] = []
+
+        def writelines(self, lines: list[Buffer], /) -> None:
+            self.counts.append(len(lines))
+            self.sizes_bytes.append(sum(map(len, lines)))
+
+    for block_bytes, blocks in ((1, 5000), (MAX_LEAF_BYTES, 5)):
+        data = bytes(block_bytes)
+        cid = Cid.of(data, "raw", "blake3")
+        lists = Lists()
+        assert write_car(lists, [cid], [(cid, data)] * blocks) == sum(lists.sizes_bytes)
+        assert max(lists.counts) <= MAX_VECTORS
+        assert max(lists.sizes_bytes) < GATHER_BYTES + MAX_LEAF_BYTES + 100
+        assert len(lists.counts) > 4
 
 
 def test_memory_holds_one_block_at_a_time() -> None:

@@ -1,7 +1,10 @@
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cyberkv.cybergraph.car import car_header, car_section
 from cyberkv.cybergraph.chain import block_cids, build_root, closure, load_root, tokens
@@ -18,8 +21,8 @@ from cyberkv.cybergraph.peers import CarFilePeer
 from cyberkv.cybergraph.prefix import prefix_keys
 from cyberkv.cybergraph.store import DiskStore, MemoryStore, Store
 from cyberkv.cybergraph.transfer import fetch
-from cyberkv.cybergraph.transfer.progress import Phase
 from tests.contracts.disk import flip
+from tests.contracts.progress import Counter
 from tests.contracts.store_peer import StorePeer
 from tests.wire.synthetic import (
     BLOCK_SIZE,
@@ -31,22 +34,6 @@ from tests.wire.synthetic import (
     put_leaves,
     record,
 )
-
-
-class Counter:
-    def __init__(self, stop_at: int | None = None) -> None:
-        self.phases: list[tuple[Phase, int, int]] = []
-        self.blocks = self.leaf_bytes = 0
-        self.stop_at = stop_at
-
-    def phase(self, name: Phase, *, blocks_total: int, bytes_total: int) -> None:
-        self.phases.append((name, blocks_total, bytes_total))
-
-    def advance(self, blocks: int, size_bytes: int) -> None:
-        self.blocks += blocks
-        self.leaf_bytes += size_bytes
-        if self.stop_at is not None and self.blocks >= self.stop_at:
-            raise KeyboardInterrupt
 
 
 class ChildrenFirst(MemoryStore):
@@ -239,6 +226,25 @@ def test_a_car_cut_anywhere_is_incomplete_and_keeps_what_was_sound(
         assert fetch(MemoryStore(), index, root, [peer]).blocks_had == 0
 
 
+@given(st.data())
+def test_a_car_cut_at_any_byte_is_gone_on_with_from_another_source(data: st.DataObject) -> None:
+    origin, root = conversation(blocks=4)
+    whole = b"".join(sections(origin, root))
+    cut = data.draw(st.integers(len(car_header([root])), len(whole) - 1))
+    with TemporaryDirectory() as folder, Index(Path(folder) / "index") as index:
+        path = Path(folder) / "cut.car"
+        path.write_bytes(whole[:cut])
+        store = ChildrenFirst()
+        with CarFilePeer(path) as peer, pytest.raises((TruncatedCar, BlockNotFound)):
+            fetch(store, index, root, [peer])
+        kept = set(store.cids())
+        rest = StorePeer(origin)
+        report = fetch(store, index, root, [rest])
+    assert set(rest.gave) == set(closure(origin, root)) - kept
+    assert (report.blocks_had, report.blocks_fetched) == (len(kept), len(rest.gave))
+    assert contents(store, root) == contents(origin, root)
+
+
 def test_a_damaged_car_is_told_from_a_cut_one(index: Index, car_of: Callable[[bytes], Path]) -> None:
     origin, root = conversation(blocks=3)
     whole = b"".join(sections(origin, root))
@@ -275,8 +281,9 @@ def test_the_next_peer_gives_what_the_first_lacks(index: Index) -> None:
     first, second = StorePeer(half), StorePeer(origin)
     store = ChildrenFirst()
     report = fetch(store, index, root, [first, second])
-    assert set(first.gave) == set(half.cids())
-    assert set(second.gave) == set(closure(origin, root)) - set(half.cids())
+    assert set(first.gave) | set(second.gave) == set(closure(origin, root))
+    assert set(first.gave) <= set(half.cids()) < set(closure(origin, root))
+    assert contents(store, root) == contents(origin, root)
     assert report.refused == ()
 
 

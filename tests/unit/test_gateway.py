@@ -1,11 +1,11 @@
-from collections.abc import Iterator
-from pathlib import Path
+import socket
 
 import pytest
 from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
 
 from cyberkv.cybergraph.chain import closure, load_root
+from cyberkv.cybergraph.cid import Buffer, Cid
 from cyberkv.cybergraph.errors import BlockNotFound, CyberKVError
 from cyberkv.cybergraph.gateway import GatewayServer, build_app
 from cyberkv.cybergraph.gateway.content import Published
@@ -73,16 +73,14 @@ def test_each_form_of_an_answer_has_its_own_tag() -> None:
     assert len(tags) == len(forms)
 
 
-@pytest.fixture
-def index(tmp_path: Path) -> Iterator[Index]:
-    with Index(tmp_path / "index") as opened:
-        yield opened
+def walk(content: Published, root: Cid, *, dups: bool = False) -> list[tuple[Cid, Buffer]]:
+    return [block for run in content.graph(root, dups=dups) for block in run]
 
 
 def test_a_graph_is_the_closure(index: Index) -> None:
     store, root = conversation(blocks=3)
     index.publish(root, closure(store, root))
-    walked = list(Published(store, index).graph(root, dups=False))
+    walked = walk(Published(store, index), root)
     assert sorted(cid for cid, _ in walked) == sorted(closure(store, root))
     assert walked[0][0] == root
     for cid, data in walked:
@@ -93,7 +91,7 @@ def test_with_dups_a_block_comes_as_often_as_it_is_linked(index: Index) -> None:
     store, root = conversation(blocks=3)
     index.publish(root, closure(store, root))
     model = load_root(store, root).model
-    walked = [cid for cid, _ in Published(store, index).graph(root, dups=True)]
+    walked = [cid for cid, _ in walk(Published(store, index), root, dups=True)]
     assert walked.count(model) == 5  # by the root, its one segment and three blocks
 
 
@@ -104,9 +102,9 @@ def test_a_graph_leaves_out_a_parent_that_is_private(index: Index) -> None:
     index.publish(root, closure(store, root))
     private = set(closure(store, parent)) - set(closure(store, root))
     assert parent in private
-    assert not private & {cid for cid, _ in content.graph(root, dups=False)}
+    assert not private & {cid for cid, _ in walk(content, root)}
     index.publish(parent, closure(store, parent))
-    assert private <= {cid for cid, _ in content.graph(root, dups=False)}
+    assert private <= {cid for cid, _ in walk(content, root)}
 
 
 def test_a_lost_block_ends_the_graph(index: Index) -> None:
@@ -115,7 +113,7 @@ def test_a_lost_block_ends_the_graph(index: Index) -> None:
     index.publish(root, order)
     store.delete_many([order[-1]])
     with pytest.raises(BlockNotFound):
-        list(Published(store, index).graph(root, dups=False))
+        walk(Published(store, index), root)
 
 
 def test_private_is_the_same_as_absent(index: Index) -> None:
@@ -126,7 +124,13 @@ def test_private_is_the_same_as_absent(index: Index) -> None:
         assert content.size_bytes(cid) is None
         with pytest.raises(BlockNotFound):
             content.get(cid)
-    assert list(content.graph(root, dups=False)) == []
+    assert walk(content, root) == []
+
+
+def test_small_answers_do_not_wait_for_the_reader(index: Index) -> None:
+    server = GatewayServer(build_app(MemoryStore(), index), "127.0.0.1", 0, lambda _: None)
+    with server._socket as listening:  # what is set here holds for every connection
+        assert listening.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 @pytest.mark.parametrize("port", [1 << 16, -1])

@@ -9,11 +9,11 @@ from cyberkv.cybergraph import limits
 from cyberkv.cybergraph.car import car_header, car_section
 from cyberkv.cybergraph.cid import Cid
 from cyberkv.cybergraph.errors import (
+    BadReference,
     BlockNotFound,
     LimitExceeded,
     MalformedCar,
     NotFound,
-    PeerError,
     PeerMisbehaved,
     PeerUnreachable,
     TruncatedCar,
@@ -132,7 +132,7 @@ def test_gateway_urls(text: str, shown: str) -> None:
      "http://user:secret@a", "file:///etc/passwd", "http://[::1", "http:///ipfs/x"],
 )  # fmt: skip
 def test_other_urls_are_refused(text: str) -> None:
-    with pytest.raises(PeerError) as caught:
+    with pytest.raises(BadReference) as caught:
         GatewayUrl.parse(text)
     assert "secret" not in str(caught.value) + str(caught.value.data)
 
@@ -140,6 +140,9 @@ def test_other_urls_are_refused(text: str) -> None:
 def test_open_peer_tells_urls_from_files(tmp_path: Path) -> None:
     path = tmp_path / "a.car"
     path.write_bytes(b"".join(sections(*conversation_sections())))
+    for text in ("[::1]:80", "example.org:8480", "http://127.0.0.1:1"):
+        with open_peer(text) as gateway:
+            assert gateway.name == f"http://{text.removeprefix('http://')}"
     with open_peer(str(path)) as car, open_peer("http://127.0.0.1:1") as gateway:
         assert (type(car), type(gateway)) == (CarFilePeer, HttpPeer)
         assert (car.name, gateway.name) == (str(path), "http://127.0.0.1:1")

@@ -1,22 +1,20 @@
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from cyberkv.cybergraph.chain import closure, load_root
 from cyberkv.cybergraph.cid import Cid
-from cyberkv.cybergraph.errors import BlockNotFound, DigestMismatch, LimitExceeded, MalformedNode, NotPublic
+from cyberkv.cybergraph.errors import (
+    BadReference,
+    BlockNotFound,
+    DigestMismatch,
+    LimitExceeded,
+    MalformedNode,
+    NotPublic,
+)
 from cyberkv.cybergraph.index import Index
 from cyberkv.cybergraph.nodes import Block, Conversation, links
 from cyberkv.cybergraph.store import MemoryStore, ReadOnlyStore
 from cyberkv.cybergraph.transfer import plan_publish, publish_here
 from tests.wire.synthetic import conversation, other_model, record, sum_bytes
-
-
-@pytest.fixture
-def index(tmp_path: Path) -> Iterator[Index]:
-    with Index(tmp_path / "index") as opened:
-        yield opened
 
 
 def rewritten(store: MemoryStore, root: Cid, **changes: object) -> Cid:
@@ -149,8 +147,9 @@ def test_what_no_reader_would_accept_is_not_published(index: Index) -> None:
     store, root = conversation(blocks=2)
     node = load_root(store, root)
     larger = store.put_node(other_model(head_dim=16))
+    with pytest.raises(BadReference, match="not a conversation"):
+        plan_publish(store, index, node.segments[0], "public")
     for wrong in (
-        node.segments[0],
         rewritten(store, root, bytes=node.bytes - 1),
         rewritten(store, root, model=larger, bytes=2 * node.bytes),
         rewritten(store, root, length=node.length - 1),

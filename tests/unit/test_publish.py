@@ -1,5 +1,6 @@
 import resource
-from collections.abc import Iterator
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -7,35 +8,13 @@ import pytest
 from cyberkv.cybergraph.car import read_car
 from cyberkv.cybergraph.chain import closure
 from cyberkv.cybergraph.cid import Cid
-from cyberkv.cybergraph.errors import BlockNotFound, CyberKVError, DigestMismatch, NotFound, TierFull
+from cyberkv.cybergraph.errors import BlockNotFound, CyberKVError, DigestMismatch, NotFound, Refused, TierFull
 from cyberkv.cybergraph.index import Index
 from cyberkv.cybergraph.peers import CarFilePeer
-from cyberkv.cybergraph.store import MemoryStore
+from cyberkv.cybergraph.store import DiskStore, MemoryStore
 from cyberkv.cybergraph.transfer import PublishPlan, fetch, plan_publish, publish_car, publish_here
-from cyberkv.cybergraph.transfer.progress import Phase
+from tests.contracts.progress import Counter
 from tests.wire.synthetic import contents, conversation, record
-
-
-class Counter:
-    def __init__(self, fail_at: int | None = None) -> None:
-        self.phases: list[tuple[Phase, int, int]] = []
-        self.blocks = self.leaf_bytes = 0
-        self.fail_at = fail_at
-
-    def phase(self, name: Phase, *, blocks_total: int, bytes_total: int) -> None:
-        self.phases.append((name, blocks_total, bytes_total))
-
-    def advance(self, blocks: int, size_bytes: int) -> None:
-        self.blocks += blocks
-        self.leaf_bytes += size_bytes
-        if self.blocks == self.fail_at:
-            raise KeyboardInterrupt
-
-
-@pytest.fixture
-def index(tmp_path: Path) -> Iterator[Index]:
-    with Index(tmp_path / "index") as opened:
-        yield opened
 
 
 @pytest.fixture
@@ -101,8 +80,9 @@ def test_a_damaged_block_leaves_the_old_file(planned: tuple[MemoryStore, Publish
     store.delete_many([plan.cids[-1]])
     with pytest.raises(BlockNotFound):
         publish_car(store, plan, path)
+    store.put_many(contents(*conversation(blocks=3)).items())
     with pytest.raises(KeyboardInterrupt):
-        publish_car(store, plan, path, Counter(fail_at=3))
+        publish_car(store, plan, path, Counter(stop_at=3))
     assert path.read_bytes() == b"old"
     assert list(path.parent.iterdir()) == [path]
 
@@ -158,3 +138,51 @@ def test_a_damaged_block_marks_nothing(planned: tuple[MemoryStore, PublishPlan],
         publish_here(store, index, plan)
     assert index.published() == []
     assert not any(index.is_public(cid) for cid in plan.cids)
+
+
+# A publish that was killed or is not alone.
+
+CHILD = """
+import sys
+from pathlib import Path
+from cyberkv.cybergraph.cid import Cid
+from cyberkv.cybergraph.index import Index
+from cyberkv.cybergraph.store import DiskStore
+from cyberkv.cybergraph.transfer import plan_publish, publish, publish_car
+
+class Stop:
+    blocks = 0
+    def phase(self, name, *, blocks_total, bytes_total): pass
+    def advance(self, blocks, size_bytes):
+        self.blocks += blocks
+        if self.blocks >= 9:
+            print("half", flush=True)
+            sys.stdin.read()
+
+publish.RUN_BYTES = 1
+home = Path(sys.argv[1])
+with DiskStore(home / "store") as store, Index(home / "index") as index:
+    publish_car(store, plan_publish(store, index, Cid.parse(sys.argv[2]), "public"), Path(sys.argv[3]), Stop())
+"""
+
+
+def test_a_killed_publish_leaves_no_half_file_and_is_begun_again(home: Path, path: Path) -> None:
+    with DiskStore(home / "store") as store:
+        root = record(store, blocks=5)
+    command = [sys.executable, "-c", CHILD, str(home), str(root), str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"half\n"
+        with DiskStore(home / "store") as store, Index(home / "index") as index:
+            plan = plan_publish(store, index, root, "public")
+            with pytest.raises(Refused, match="another process"):
+                publish_car(store, plan, path)
+        child.kill()
+    [left] = path.parent.iterdir()
+    assert left != path
+    with DiskStore(home / "store") as store:
+        size_bytes = publish_car(store, plan, path)
+        with path.open("rb") as file:
+            assert dict(read_car(file)) == contents(store, root)
+    assert list(path.parent.iterdir()) == [path]
+    assert path.stat().st_size == size_bytes

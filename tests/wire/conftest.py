@@ -31,6 +31,8 @@ class Served:
     """Path and query of every request."""
     body_bytes: int = 0
     """Bytes of all bodies sent."""
+    answered: int = 0
+    """Requests that are over, in whichever way."""
 
 
 def counted(app: ASGIApp, served: Served) -> ASGIApp:
@@ -41,7 +43,10 @@ def counted(app: ASGIApp, served: Served) -> ASGIApp:
             served.body_bytes += len(message.get("body", b""))
             await send(message)
 
-        await app(scope, receive, counting)
+        try:
+            await app(scope, receive, counting)
+        finally:
+            served.answered += 1
 
     return wrapped
 
@@ -65,12 +70,6 @@ def running(app: ASGIApp, host: str = "127.0.0.1") -> Iterator[Served]:
         server.should_exit = True
         thread.join(30)
         assert not thread.is_alive()
-
-
-@pytest.fixture
-def index(tmp_path: Path) -> Iterator[Index]:
-    with Index(tmp_path / "index") as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -235,7 +235,7 @@ def test_a_stream_that_stalls_or_drips_is_left(index: Index, peer_at: PeerAt) ->
     for slow in (stall, drip):
         with lying(contents(origin, root), in_streams_only(slow)) as liar:
             report = fetch(MemoryStore(), index, root, [peer_at(liar.url, HASTY)])
-        assert len(report.refused) == 1
+        assert report.refused
 
 
 def test_an_endless_stream_of_sound_strangers_ends(index: Index, peer_at: PeerAt) -> None:
@@ -278,7 +278,9 @@ def test_an_honest_peer_makes_good_for_a_lying_one(
     with lying(blocks, first) as liar, lying(blocks) as honest:
         report = fetch(store, index, root, [peer_at(liar.url, patience_with(behaviour)), peer_at(honest.url)])
     assert contents(store, root) == blocks
-    assert {refusal.peer for refusal in report.refused} == (set() if error is BlockNotFound else {liar.url})
+    caught = {refusal.peer for refusal in report.refused}
+    assert caught <= (set() if error is BlockNotFound else {liar.url})
+    assert caught or error is BlockNotFound or lie_about == "leaves", "the other may have given every leaf meanwhile"
     if lie_about == "everything" and error is not BlockNotFound:
         assert {target.split("?")[0] for target in liar.targets} == {f"/ipfs/{root}"}, "a liar was asked again"
 

@@ -1,3 +1,4 @@
+import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
@@ -242,6 +243,22 @@ def test_closing_stops_what_is_under_way(blocks: dict[Cid, bytes]) -> None:
         threading.Timer(0.3, peer.close).start()
         with pytest.raises(PeerUnreachable):
             list(asking)
+
+
+@pytest.mark.parametrize("stop", [HttpPeer.close, HttpPeer.abort])
+def test_a_peer_that_does_not_even_connect_can_be_given_up(
+    blocks: dict[Cid, bytes], stop: Callable[[HttpPeer], None]
+) -> None:
+    with ExitStack() as stack, socket.create_server(("127.0.0.1", 0), backlog=0) as full:
+        for _ in range(4):  # its queue is full, so the kernel drops whoever comes next
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(full.getsockname())
+        url = f"http://127.0.0.1:{full.getsockname()[1]}"
+        peer = stack.enter_context(HttpPeer(url, patience=replace(CALM, connect_s=120)))
+        threading.Timer(0.3, stop, [peer]).start()
+        with pytest.raises(PeerUnreachable):
+            list(peer.get_many([last_leaf(blocks)]))
 
 
 def test_urls_of_a_block_name_its_gateway(blocks: dict[Cid, bytes]) -> None:
