@@ -69,9 +69,9 @@ def disk_errors(path: Path) -> Iterator[None]:
         raise disk_error(path, error) from error
 
 
-def _damaged(path: Path, error: lmdb.Error) -> Corrupt:
+def _damaged(path: Path, reason: object) -> Corrupt:
     return Corrupt(
-        f"the database in {path} is damaged: {error}",
+        f"the database in {path} is damaged: {reason}",
         hint="move it away: `cyberkv index rebuild` makes a new index, a store is fetched again", path=str(path),
     )  # fmt: skip
 
@@ -86,6 +86,17 @@ def _free_bytes(path: Path) -> int:
 
 def _nothing_at(path: Path) -> NotFound:
     return NotFound(f"nothing stored at {path}", hint="check --home", path=str(path))
+
+
+def _require_data(path: Path) -> None:
+    """Refuse what cannot be opened only to read: LMDB would write the first pages of a file without any."""
+    with disk_errors(path):
+        try:
+            size_bytes = (path / "data.mdb").stat().st_size
+        except FileNotFoundError:
+            raise _nothing_at(path) from None
+    if not size_bytes:
+        raise _damaged(path, "its file is empty")
 
 
 class Database:
@@ -140,9 +151,8 @@ class Database:
                     raise CyberKVError(f"{path} is open read-only in this process", hint="close it first")
                 held.users += 1
                 return held
-            with disk_errors(path):
-                if read_only and not (path / "data.mdb").exists():
-                    raise _nothing_at(path)
+            if read_only:
+                _require_data(path)
             cls._open[path] = opened = cls(path, tables=tables, read_only=read_only)
             return opened
 

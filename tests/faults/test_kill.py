@@ -1,0 +1,60 @@
+"""A process that is killed before any change to a file: nothing acknowledged is lost, nothing wrong is served."""
+
+import shutil
+
+import pytest
+
+from tests.faults import scenarios
+from tests.faults.conftest import Choose, MakeHome
+from tests.faults.scenarios import SCENARIOS
+from tests.faults.syscalls import KILL, Call, at, run
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_kill_before_every_change(name: str, make_home: MakeHome, chosen: Choose) -> None:
+    scenario = SCENARIOS[name]
+    home = make_home(scenario)
+    whole = run(scenario.work, home)
+    assert whole.exit_code == 0
+    scenarios.check(home, scenario, whole.said)
+    expected = scenarios.state(home)
+    assert len(whole.calls) > 5
+    for number in chosen(whole.calls):
+        home = make_home(scenario)
+        ended = run(scenario.work, home, at(number, KILL))
+        assert ended.killed, (number, whole.calls[number])
+        assert ended.said == whole.said[: len(ended.said)]
+        scenarios.check(home, scenario, ended.said)
+        # A restart heals by itself: the same work goes through and gives the same home.
+        again = run(scenario.work, home)
+        assert (again.exit_code, again.said) == (0, whole.said)
+        scenarios.check(home, scenario, again.said)
+        assert scenarios.state(home) == expected
+        shutil.rmtree(home)
+
+
+@pytest.mark.parametrize("name", ["create", "write", "delete", "evict"])
+def test_a_slab_is_synced_before_the_catalogue_names_what_is_in_it(name: str, make_home: MakeHome) -> None:
+    """A kill does not show this, because the kernel lives on and writes what it was given."""
+    unsynced: set[str] = set()
+    written = 0
+    for call in run(SCENARIOS[name].work, make_home(SCENARIOS[name])).calls:
+        if call.file_name.endswith(".kvd"):
+            if call.name.startswith("pwrite"):
+                unsynced.add(call.file_name)
+                written += 1
+            elif call.name in ("fsync", "fdatasync"):
+                unsynced.discard(call.file_name)
+        assert not (call.file_name == "data.mdb" and unsynced), call
+    assert written
+
+
+def test_the_kills_reach_every_kind_of_change(make_home: MakeHome) -> None:
+    """The control: slabs, the catalogue, the index and a CAR file are all written under the eyes of the faults."""
+    calls: set[Call] = set()
+    for scenario in SCENARIOS.values():
+        calls |= set(run(scenario.work, make_home(scenario)).calls)
+    assert any(call.file_name.endswith(".kvd") and call.name.startswith("pwrite") for call in calls)
+    assert Call("fdatasync", "data.mdb") in calls
+    assert any(call.file_name.endswith(".part") and call.name == "fsync" for call in calls)
+    assert any(call.name.startswith("rename") for call in calls)

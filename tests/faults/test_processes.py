@@ -1,0 +1,185 @@
+"""Several processes at one store: writers beside writers, readers beside deletions and gc, a copy made meanwhile."""
+
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from cyberkv.cybergraph.cid import Cid
+from cyberkv.cybergraph.errors import BlockNotFound, Corrupt, DigestMismatch, Refused
+from cyberkv.cybergraph.store import DiskStore
+from cyberkv.cybergraph.store.gc import collect
+from tests.contracts.synthetic import blocks
+from tests.faults.conftest import MakeHome
+from tests.faults.scenarios import OLD, SCENARIOS, TALK, TALK_ROOT, Say, opened
+from tests.faults.syscalls import KILL, at, run
+from tests.wire.synthetic import contents
+
+ROUNDS = 40
+FIRST, SECOND = blocks(24)[12:18], blocks(24)[18:]
+"""They take the same slots in turns."""
+DONE = "done"
+
+
+def take_turns(home: Path, say: Say) -> None:
+    """Put one set of blocks in the place of another, again and again."""
+    with DiskStore(home / "store") as store:
+        for number in range(ROUNDS):
+            come, go = (FIRST, SECOND) if number % 2 else (SECOND, FIRST)
+            store.delete_many(cid for cid, _ in go)
+            store.put_many(come)
+    (home / DONE).touch()
+    say("done")
+
+
+def read_on(home: Path, say: Say) -> None:
+    """Read until the others are done; say what was found as often as it was."""
+    seen = {"right": 0, "absent": 0, "bulk": 0, "no bulk": 0}
+    everything = [*FIRST, *SECOND]
+    with DiskStore(home / "store", read_only=True) as store:
+        last = False
+        while not last:
+            last = (home / DONE).exists()
+            for cid, data in everything:
+                try:
+                    assert store.get(cid) == data
+                    seen["right"] += 1
+                except BlockNotFound:
+                    seen["absent"] += 1
+            for batch in (FIRST, SECOND):
+                out = [bytearray(len(data)) for _, data in batch]
+                try:
+                    store.get_into([cid for cid, _ in batch], [memoryview(each) for each in out])
+                    assert out == [data for _, data in batch]
+                    seen["bulk"] += 1
+                except BlockNotFound:
+                    seen["no bulk"] += 1
+            assert all(store.get(cid) == data for cid, data in OLD[1:])
+    say(seen)
+
+
+def test_readers_beside_slots_that_are_used_again(make_home: MakeHome) -> None:
+    home = make_home(SCENARIOS["write"])
+    with ThreadPoolExecutor() as pool:
+        reading = [pool.submit(run, read_on, home) for _ in range(2)]
+        writing = pool.submit(run, take_turns, home)
+        assert writing.result().said == ["done"]
+        for each in reading:
+            ended = each.result()
+            assert ended.exit_code == 0  # a leaf is here, whole, or it is not: never damaged, never another
+            assert ended.said[0]["right"]
+            assert ended.said[0]["absent"]
+    with opened(home) as (store, _):
+        assert list(store.check()) == []
+
+
+@dataclass(frozen=True)
+class WriteOwn:
+    """Writes blocks of its own, one after the other, and some that the others write too."""
+
+    number: int
+
+    def __call__(self, home: Path, say: Say) -> None:
+        with DiskStore(home / "store") as store:
+            for own, shared in zip(self.blocks(), FIRST, strict=True):
+                store.put_many([own, shared])
+                say(own[0])
+
+    def blocks(self) -> list[tuple[Cid, bytes]]:
+        return blocks(40 + 6 * self.number)[-6:]
+
+
+@pytest.mark.parametrize("killed_at", range(8, 50, 6))
+def test_a_writer_is_killed_and_another_goes_on(make_home: MakeHome, killed_at: int) -> None:
+    home = make_home(SCENARIOS["write"])
+    with ThreadPoolExecutor() as pool:
+        doomed = pool.submit(run, WriteOwn(1), home, at(killed_at, KILL))
+        other = pool.submit(run, WriteOwn(2), home)
+        ended, whole = doomed.result(), other.result()
+    assert whole.exit_code == 0
+    with opened(home) as (store, _):
+        assert all(store.get(cid) == data for cid, data in [*WriteOwn(2).blocks(), *FIRST, *OLD[1:]])
+        assert all(store.has(cid) for cid in ended.said)
+        assert all(store.get(cid) == dict(WriteOwn(1).blocks()).get(cid, None) for cid in ended.said)
+        assert list(store.check()) == []
+
+
+def collect_again_and_again(home: Path, say: Say) -> None:
+    with opened(home) as (store, index):
+        index.set_head("talk", TALK_ROOT, "")
+        while not (home / DONE).exists():
+            try:
+                collect(store, index)
+                say("collected")
+            except Refused:
+                say("refused")
+
+
+def test_gc_beside_a_writer_and_readers(make_home: MakeHome) -> None:
+    """What a writer has just stored and not named yet is not taken from it; readers see blocks come and go."""
+    home = make_home(SCENARIOS["write"])
+    with ThreadPoolExecutor() as pool:
+        collecting = pool.submit(run, collect_again_and_again, home)
+        writing = pool.submit(run, WriteOwn(1), home)
+        ended = writing.result()
+        (home / DONE).touch()
+        collected = collecting.result()
+    assert (ended.exit_code, collected.exit_code) == (0, 0)
+    assert collected.said
+    with opened(home) as (store, _):
+        assert contents(store, TALK_ROOT) == contents(TALK, TALK_ROOT)
+        assert list(store.check()) == []
+
+
+def inspect(home: Path, say: Say) -> None:
+    """Say whether every block of a copy is right or said to be damaged, and whether a check overlooks that."""
+    known = dict([*FIRST, *SECOND, *OLD[1:]])
+    try:
+        with DiskStore(home / "store") as store:
+            bad = 0
+            for cid in store.cids():
+                try:
+                    assert store.get(cid) == known.get(cid) or cid not in known
+                except DigestMismatch:
+                    bad += 1
+            say(("bad", bad))
+    except Corrupt:
+        say(("corrupt", 0))
+
+
+@pytest.mark.parametrize("first", ["catalog", "slabs"])
+def test_a_copy_made_while_the_store_is_written(make_home: MakeHome, first: str) -> None:
+    """Such a copy may lack or damage what was being written. It says so, and never gives wrong bytes."""
+    home = make_home(SCENARIOS["write"])
+    with ThreadPoolExecutor() as pool:
+        writing = pool.submit(run, take_turns, home)
+        copies = 0
+        while not writing.done():
+            copy = home.with_name(f"copy-{copies}")
+            with suppress(shutil.Error):
+                for path in _in_order(home / "store", first):
+                    _copy(path, copy / "store" / path.relative_to(home / "store"))
+            copies += 1
+        assert writing.result().exit_code == 0
+    assert copies
+    for number in range(min(copies, 12)):
+        ended = run(inspect, home.with_name(f"copy-{number}"))
+        assert ended.exit_code == 0, ended.said
+    last = home.with_name("last")
+    shutil.copytree(home, last)
+    assert run(inspect, last).said == [("bad", 0)]  # the control: nobody was writing
+
+
+def _in_order(store: Path, first: str) -> Iterator[Path]:
+    files = sorted(path for path in store.rglob("*") if path.is_file())
+    return iter(sorted(files, key=lambda path: (path.suffix == ".kvd") != (first == "slabs")))
+
+
+def _copy(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with suppress(FileNotFoundError):  # a temporary file that is gone by now
+        shutil.copyfile(source, target)
