@@ -36,4 +36,4 @@ def open_peer(source: str, *, patience: Patience | None = None, credential: Cred
     return CarFilePeer(Path(source))
 
 
-__all__ = ["KUBO", "CarFilePeer", "HttpPeer", "Patience", "Peer", "open_peer"]
+__all__ = ["KUBO", "CarFilePeer", "Credential", "HttpPeer", "KuboPeer", "Patience", "Peer", "open_peer"]
