@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     }
     schedules["random multiples of 16, 2 threads"] = (sorted(draw.sample(blocks, len(blocks) // 3)), 2)
     figures: dict[str, float] = {}
-    with fresh_engine(loaded) as engine:
+    with fresh_engine(loaded, args.folder) as engine:
         torch.set_num_threads(1)
         expected = rows_after(engine, tokens, [])
         for name, (cuts, n) in schedules.items():
@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         single = rows_after(engine, tokens, range(count // 2, count), single=True)
         control = equal_layers(expected, single)
     figures[f"control, second half decoded row by row: layers equal of {layers}"] = control
-    matrix = engine.decoder.layers[3].k
+    matrix = engine.decoder.layers[3].qkv
     for rows in (1, 16, 256):
         x = torch.randn(rows, matrix.shape[1])
         moved = [torch.equal(F.linear(x, matrix), F.linear(x, aligned_at(matrix, at))) for at in range(0, 64, 4)]

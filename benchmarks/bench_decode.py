@@ -18,7 +18,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     loaded = load_smollm2()
     peer = load_peer(loaded)
     tokens = prompt(context + 2 * steps * rounds, loaded.config.vocab_size)
-    with fresh_engine(loaded) as engine, torch.no_grad():
+    with fresh_engine(loaded, args.folder) as engine, torch.no_grad():
         live = Live(engine)
         live.append(tokens[:context])
         plain = live.fork(context)

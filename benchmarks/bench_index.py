@@ -7,13 +7,12 @@ import hashlib
 import sqlite3
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from cyberkv.cybergraph.cid import Cid
 from cyberkv.cybergraph.index import Index, IndexEntry
 from cyberkv.cybergraph.prefix import PrefixKey, prefix_keys
 
-from .common import Claim, best_s, options, report
+from .common import Claim, best_s, options, report, scratch
 
 CHAIN_BLOCKS = 500
 BLOCK_SIZE = 16
@@ -28,8 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     asked = rows[len(rows) // 2 // CHAIN_BLOCKS * CHAIN_BLOCKS :][:CHAIN_BLOCKS]
     keys, expected = [row.prefix for row in asked], [row.block for row in asked]
     tokens = [number for row in range(CHAIN_BLOCKS) for number in range(row, row + BLOCK_SIZE)]
-    with TemporaryDirectory() as name:
-        folder = Path(name)
+    with scratch(args.folder) as folder:
         with Index(folder / "index") as index:
             add_s = best_s(lambda: index.add_blocks(rows), 1)
             index_s = best_s(lambda: _expect(index.lookup_chain(keys, "own"), expected), repeats)

@@ -6,7 +6,7 @@ import torch
 
 from cyberkv.runtime.live import Live
 
-from .common import Claim, options, paired_best_s, report
+from .common import Claim, best_in_turns_s, options, report
 from .real_model import fresh_engine, load_peer, load_smollm2, prompt
 
 
@@ -15,7 +15,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     tokens_count = 256 if args.quick else 2048
     loaded = load_smollm2()
     peer = load_peer(loaded)
-    with fresh_engine(loaded) as engine, torch.no_grad():
+    with fresh_engine(loaded, args.folder) as engine, torch.no_grad():
         salt = 0
 
         def ours() -> None:
@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             ids = torch.tensor([prompt(tokens_count, loaded.config.vocab_size, salt)])
             peer(ids, use_cache=True, logits_to_keep=1)
 
-        recorded_s, plain_s = paired_best_s(ours, theirs, 1 if args.quick else 4)
+        recorded_s, plain_s = best_in_turns_s(ours, theirs, repeats=1 if args.quick else 4)
     claims = [Claim(f"recording prefill of {tokens_count} tokens, speed vs transformers", plain_s / recorded_s, 0.95)]
     figures = {
         "recording prefill, tokens/s": tokens_count / recorded_s,

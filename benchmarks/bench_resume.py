@@ -7,7 +7,6 @@ The peers load and put into place without verifying, and pay no step.
 import pickle
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ from cyberkv.runtime.checkpoint import checkpoint, resume
 from cyberkv.runtime.engine import build_engine
 from cyberkv.runtime.live import Live
 
-from .common import Claim, best_s, options, report
+from .common import Claim, best_s, options, report, scratch
 from .real_model import load_peer, load_smollm2, prompt
 
 
@@ -29,8 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     repeats = 1 if args.quick else 5
     loaded = load_smollm2()
     tokens = prompt(count, loaded.config.vocab_size)
-    with TemporaryDirectory() as name, torch.no_grad():
-        folder = Path(name)
+    with scratch(args.folder) as folder, torch.no_grad():
         with DiskStore(folder / "store") as store, Index(folder / "index") as index:
             engine = build_engine(loaded, store, index)
             live = Live(engine)

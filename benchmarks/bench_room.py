@@ -10,18 +10,17 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from cyberkv.cybergraph.chain import build_root
 from cyberkv.cybergraph.cid import Buffer, Cid
 from cyberkv.cybergraph.index import Index
+from cyberkv.cybergraph.keeping.clock import Clock
+from cyberkv.cybergraph.keeping.room import Room
 from cyberkv.cybergraph.nodes import EMPTY_TAIL, Block
 from cyberkv.cybergraph.store import DiskStore
 from cyberkv.cybergraph.store.catalog import Place
-from cyberkv.cybergraph.store.clock import Clock
-from cyberkv.cybergraph.store.room import Room
 
-from .common import Claim, best_s, options, report
+from .common import Claim, best_s, options, report, scratch
 from .made_up import LAYER_BYTES, model
 
 LEAF_BYTES = 4096
@@ -36,8 +35,7 @@ TOUCH_BAR_US, EVICT_BAR_US = 1.0, 10.0
 def main(argv: Sequence[str] | None = None) -> int:
     args = options(argv, __doc__ or "")
     half = 2048 if args.quick else 65_536
-    with TemporaryDirectory() as name:
-        folder = Path(name)
+    with scratch(args.folder) as folder:
         with DiskStore(folder / "store") as store, Index(folder / "index") as index:
             index.set_head("kept", _record(store, "kept", half), "")
             _record(store, "forgotten", half)

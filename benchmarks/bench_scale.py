@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Sequence
 from mmap import PAGESIZE, mmap
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Final
 
 from cyberkv.cybergraph import chain
@@ -26,7 +25,7 @@ from cyberkv.cybergraph.store import DiskStore, Store
 from cyberkv.cybergraph.transfer import fetch, plan_publish, publish_car
 
 from . import made_up
-from .common import Claim, parser, report
+from .common import Claim, options, report, scratch
 
 LEAF_BYTES: Final = 256 << 10
 LEAST_BYTES, FIT_FROM_BYTES = 2 << 20, 64 << 20
@@ -45,19 +44,17 @@ Costs = dict[str, list[float]]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    made = parser(__doc__ or "")
-    made.add_argument("--full", action="store_true", help="up to 16 GiB instead of 4 GiB")
-    args = made.parse_args(argv)
+    args = options(argv, __doc__ or "")
     most_bytes = (8 << 20) if args.quick else (16 << 30) if args.full else (4 << 30)
     sizes = [LEAST_BYTES << 2 * step for step in range(20) if LEAST_BYTES << 2 * step <= most_bytes]
     sizes += [most_bytes] * (sizes[-1] < most_bytes)
     costs: Costs = {}
-    with TemporaryDirectory() as name:
-        free_bytes = shutil.disk_usage(name).free
+    with scratch(args.folder) as folder:
+        free_bytes = shutil.disk_usage(folder).free
         if free_bytes < (COPIES + 1) * most_bytes:
             sys.exit(f"{free_bytes >> 20} MiB are free, {(COPIES + 1) * most_bytes >> 20} are needed")
         for size_bytes in sizes:
-            rounds = [_measure(Path(name) / "home", size_bytes) for _ in range(REPEATS)]
+            rounds = [_measure(folder / "home", size_bytes) for _ in range(REPEATS)]
             for work in rounds[0]:
                 costs.setdefault(work, []).append(min(each[work] for each in rounds))
     fitted = {name: exponent(sizes, times) for name, times in costs.items()}

@@ -8,10 +8,9 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
-from .common import Claim, best_s, options, report
-from .real_model import CACHE, load_smollm2, prompt
+from .common import CACHE, Claim, best_s, options, report, scratch
+from .real_model import load_smollm2, prompt
 
 HEAVY = ("torch", "numpy", "rich", "lmdb")
 
@@ -19,8 +18,7 @@ HEAVY = ("torch", "numpy", "rich", "lmdb")
 def main(argv: Sequence[str] | None = None) -> int:
     args = options(argv, __doc__ or "")
     count, repeats = (256, 2) if args.quick else (2048, 10)
-    with TemporaryDirectory() as name:
-        home = Path(name)
+    with scratch(args.folder) as home:
         _record(home, count)
         lines = {"--help": ["--help"], "show": ["show", "long"], "walk": ["walk", "long"]}
         times_s = {word: best_s(lambda line=line: _cyberkv(home, *line), repeats) for word, line in lines.items()}

@@ -2,10 +2,17 @@
 
 import argparse
 import json
+import os
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+CACHE = Path(os.environ.get("CYBERKV_BENCH_CACHE", "build/bench-models"))
+"""Where the real model is kept, on a real disk. What a benchmark writes goes beside it."""
 
 
 @dataclass(frozen=True)
@@ -26,15 +33,21 @@ class Claim:
 
 def options(argv: Sequence[str] | None, description: str) -> argparse.Namespace:
     """Parse the options every benchmark has."""
-    return parser(description).parse_args(argv)
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    sizes = parser.add_mutually_exclusive_group()
+    sizes.add_argument("--quick", action="store_true", help="small sizes; bars are not enforced")
+    sizes.add_argument("--full", action="store_true", help="the largest sizes, where it has them: many GiB and minutes")
+    parser.add_argument("--folder", type=Path, default=CACHE.parent, help="where to write, on a real disk")
+    return parser.parse_args(argv)
 
 
-def parser(description: str) -> argparse.ArgumentParser:
-    """The options every benchmark has, for one that has more."""
-    made = argparse.ArgumentParser(description=description)
-    made.add_argument("--json", action="store_true", help="print one JSON object")
-    made.add_argument("--quick", action="store_true", help="small sizes; bars are not enforced")
-    return made
+@contextmanager
+def scratch(folder: Path) -> Iterator[Path]:
+    """A new folder in `--folder`, removed afterwards."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix="bench-", dir=folder) as name:
+        yield Path(name)
 
 
 def best_s(work: Callable[[], object], repeats: int) -> float:
@@ -47,13 +60,10 @@ def best_s(work: Callable[[], object], repeats: int) -> float:
     return min(times)
 
 
-def paired_best_s(ours: Callable[[], object], peer: Callable[[], object], repeats: int) -> tuple[float, float]:
-    """Shortest of `repeats` runs of each, taken in turns so that both meet the same disturbances."""
-    times: tuple[list[float], list[float]] = ([], [])
-    for _ in range(repeats):
-        times[0].append(best_s(ours, 1))
-        times[1].append(best_s(peer, 1))
-    return min(times[0]), min(times[1])
+def best_in_turns_s(*works: Callable[[], object], repeats: int) -> list[float]:
+    """Shortest of `repeats` runs of each, taken in turns so that all meet the same disturbances."""
+    rounds = [[best_s(work, 1) for work in works] for _ in range(repeats)]
+    return [min(times) for times in zip(*rounds, strict=True)]
 
 
 def report(args: argparse.Namespace, title: str, claims: Sequence[Claim], figures: dict[str, float]) -> int:

@@ -7,7 +7,6 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read when torch loads; se
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -17,7 +16,7 @@ from cyberkv.cybergraph.store.disk import DiskStore
 from cyberkv.runtime.engine import Engine, build_engine
 from cyberkv.runtime.models.registry import LoadedModel, Registry, smollm2_source
 
-CACHE = Path(os.environ.get("CYBERKV_BENCH_CACHE", "build/bench-models"))
+from .common import CACHE, scratch
 
 
 def load_smollm2() -> LoadedModel:
@@ -38,14 +37,10 @@ def load_peer(loaded: LoadedModel) -> Any:
 
 
 @contextmanager
-def fresh_engine(loaded: LoadedModel, like: Engine | None = None) -> Iterator[Engine]:
-    """An engine over an empty store and index, removed afterwards. `like` lends its domain (no second probe)."""
-    with (
-        TemporaryDirectory() as folder,
-        DiskStore(Path(folder) / "store") as store,
-        Index(Path(folder) / "index") as index,
-    ):
-        yield build_engine(loaded, store, index, domain=like.domain if like else None)
+def fresh_engine(loaded: LoadedModel, folder: Path) -> Iterator[Engine]:
+    """An engine over an empty store and index in `folder`, removed afterwards."""
+    with scratch(folder) as home, DiskStore(home / "store") as store, Index(home / "index") as index:
+        yield build_engine(loaded, store, index)
 
 
 def prompt(tokens: int, vocab_size: int, salt: int = 0) -> list[int]:

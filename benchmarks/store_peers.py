@@ -14,20 +14,24 @@ from cyberkv.cybergraph.store.catalog import Place
 MIB = 1 << 20
 COMMIT_BYTES = 64 * MIB
 """What the peers commit at once: as much as the store does."""
+PIECE_BYTES = 16 * MIB
+"""What is written to the bare disk at once."""
 HASH_THREADS = 2
 READ_THREADS = 4
+SLABS, CATALOGUE = "*.kvd", "catalog/data.mdb"
 
 Leaves = Sequence[tuple[Cid, memoryview]]
 
 
-def write_raw(path: Path, data: memoryview) -> None:
-    """Write to a new, preallocated file around the page cache, 16 MiB at a time, and sync it."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_DIRECT", 0))
+def write_raw(path: Path, pieces: Sequence[memoryview], *, direct: bool) -> None:
+    """Write page-aligned pieces to a new, preallocated file, `direct` around the page cache, and sync it."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | (os.O_DIRECT if direct else 0))
     try:
-        os.posix_fallocate(fd, 0, len(data))
-        for start in range(0, len(data), 16 * MIB):
-            part = data[start : start + 16 * MIB]
-            assert os.pwrite(fd, part, start) == len(part)
+        os.posix_fallocate(fd, 0, sum(map(len, pieces)))
+        at = 0
+        for piece in pieces:
+            assert os.pwrite(fd, piece, at) == len(piece)
+            at += len(piece)
         os.fdatasync(fd)
     finally:
         os.close(fd)
@@ -119,17 +123,17 @@ def read_raw(
         os.close(fd)
 
 
-def each_slab(folder: Path, work: Callable[[int], object]) -> None:
-    """Do something with each slab file of a store, open for reading."""
-    for path in folder.glob("*.kvd"):
+def each_file(folder: Path, pattern: str, work: Callable[[int], object]) -> None:
+    """Do something with each of some files of a store, open for reading."""
+    for path in folder.glob(pattern):
         fd = os.open(path, os.O_RDONLY)
         work(fd)
         os.close(fd)
 
 
-def forget_pages(folder: Path) -> None:
-    """Take a store's slab files, and nothing else, out of the page cache."""
-    each_slab(folder, lambda fd: os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED))
+def forget_pages(folder: Path, pattern: str = SLABS) -> None:
+    """Take a store's slab files, or others, and nothing else, out of the page cache."""
+    each_file(folder, pattern, lambda fd: os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED))
 
 
 def warm_pages(folder: Path) -> None:
@@ -139,4 +143,4 @@ def warm_pages(folder: Path) -> None:
         while os.read(fd, 16 * MIB):
             pass
 
-    each_slab(folder, read)
+    each_file(folder, SLABS, read)

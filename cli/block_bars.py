@@ -75,14 +75,14 @@ class _Lines:
         if now_s - self._told_s < LINE_S:
             return
         self._told_s = now_s
-        rate = self._bytes / (now_s - self._begun_s)
+        bytes_s = self._bytes / (now_s - self._begun_s)
         data = {
             "phase": self._phase,
             "blocks": self._blocks,
             "blocks_total": self._blocks_total,
             "bytes": self._bytes,
             "bytes_total": self._bytes_total,
-            "bytes_s": round(rate),
-            "left_s": round((self._bytes_total - self._bytes) / rate, 1) if rate else None,
+            "bytes_s": round(bytes_s),
+            "left_s": round((self._bytes_total - self._bytes) / bytes_s, 1) if bytes_s else None,
         }
         click.echo(json.dumps({"progress": data}), err=True)

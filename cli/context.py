@@ -13,11 +13,14 @@ import click
 
 from ..cybergraph.errors import BadReference, CyberKVError, NotFound
 from ..cybergraph.private import make_private_folder
+from .kubo import open_source
 
 if TYPE_CHECKING:
+    from ..cybergraph.cid import Cid
     from ..cybergraph.index import Index
+    from ..cybergraph.keeping.room import Room
+    from ..cybergraph.peers.probe import Probe
     from ..cybergraph.store.disk import DiskStore
-    from ..cybergraph.store.room import Room
     from ..runtime.models.registry import Registry
 
 
@@ -102,10 +105,19 @@ class Session:
             self.require_home()
         store = self._resources.enter_context(DiskStore(self.home / "store", read_only=not self._writes))
         if self._writes:
-            from ..cybergraph.store.room import Room
+            from ..cybergraph.keeping.room import Room
 
-            self.room = self._resources.enter_context(closing(Room(store, lambda: self.index)))
+            self.room = self._resources.enter_context(closing(Room(store, lambda: self.index, self._has)))
         return store
+
+    @cached_property
+    def _probe(self) -> "Probe":
+        from ..cybergraph.peers.probe import Probe  # what knows HTTP is not imported before somebody is asked
+
+        return Probe(open_source)
+
+    def _has(self, source: str, root: "Cid") -> bool:
+        return self._probe(source, root)
 
     def inspect(self) -> "DiskStore":
         """Open the blocks once more, to look through them: what is read there does not count as used."""

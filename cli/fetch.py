@@ -62,6 +62,7 @@ def fetch(session: Session, ref: str, *, sources: tuple[str, ...], name: str | N
         peers = _open(session, ref, sources, stack)
         root = _root(session, ref)
         peers = peers or _known(session, root, stack)
+        is_ours = _is_ours(session, root)
         started_s = session.clock_s()
         try:
             with block_bars(session) as progress:
@@ -74,8 +75,11 @@ def fetch(session: Session, ref: str, *, sources: tuple[str, ...], name: str | N
             raise click.Abort(f"what was checked is kept; go on with: cyberkv fetch {root}{again}") from None
         seconds = session.clock_s() - started_s
     recorded = _record(session, root, name)
-    if report.blocks_fetched:
-        session.index.add_sources(root, [_lasting(source) for source in sources])
+    if sources and not is_ours:
+        gave = [
+            source for source, each in zip(sources, report.sources, strict=True) if each.blocks and each.state == "ok"
+        ]
+        session.index.add_sources(root, [_lasting(source) for source in gave])
     data: dict[str, Any] = {
         "root": root,
         "name": recorded,
@@ -120,8 +124,18 @@ def _known(session: Session, root: Cid, stack: ExitStack) -> "list[Peer]":
 
 def _lasting(source: str) -> str:
     """Name a source so that it is found again from another folder."""
-    is_address = "://" in source or source.startswith("kubo:")
-    return source if is_address else str(Path(source).resolve())
+    from ..cybergraph.peers import is_file
+
+    return str(Path(source).resolve()) if is_file(source) else source
+
+
+def _is_ours(session: Session, root: Cid) -> bool:
+    """Say whether a conversation is here without having come from anywhere.
+
+    It then stays one that never left: what a copy of it mends makes it neither evictable nor known to others.
+    """
+    is_here = session.store.has(root) or root in session.index.roots()
+    return is_here and root not in session.index.sources()
 
 
 def _is_whole(ref: str) -> bool:
@@ -162,7 +176,7 @@ def _show(name: str, report: "FetchReport", seconds: float) -> None:
         ]
     )
     for source in report.sources if len(report.sources) > 1 else ():
-        rate = f", {size(int(source.bytes / source.seconds))}/s" if source.seconds else ""
+        rate = f", {size(int(source.bytes / source.busy_s))}/s" if source.busy_s else ""
         say(f"from     {source.peer}: {source.blocks:,} objects, {size(source.bytes)}{rate}", dim=True)
     for each in report.refused:
         say(f"refused  {each.peer}: {each.reason}", fg="yellow")

@@ -5,15 +5,16 @@ from typing import TYPE_CHECKING
 import click
 
 from ..cybergraph.errors import Corrupt
+from ..cybergraph.keeping.fsck import Counts
+from ..cybergraph.keeping.fsck import fsck as check_home
+from ..cybergraph.probe import probe
 from ..cybergraph.store.base import Finding
-from ..cybergraph.store.fsck import Counts
-from ..cybergraph.store.fsck import fsck as check_home
 from .context import Session, pass_session
 from .output import answer, facts, say
 from .text import size
 
 if TYPE_CHECKING:
-    from ..cybergraph.store.repair import Repaired
+    from ..cybergraph.keeping.repair import Repaired
 
 
 @click.command()
@@ -32,11 +33,15 @@ def fsck(session: Session, ctx: click.Context, *, repair: bool, sources: tuple[s
 
     `--repair` takes damaged blocks out and keeps their bytes in the store's folder `quarantine`, brings what
     conversations lack from the peers they were fetched from, and makes the index anew. What nobody has is computed
-    again when it is needed. A gateway named with `--from` is not asked for conversations that never left this home.
+    again when it is needed. No gateway or node named with `--from` is asked for conversations that never left this
+    home.
     """
-    from ..cybergraph.store.repair import Repaired
-    from ..cybergraph.store.repair import repair as repair_home
+    from ..cybergraph.keeping.repair import Repaired
+    from ..cybergraph.keeping.repair import repair as repair_home
 
+    session.require_home()
+    for folder in ("store/catalog", "index"):
+        probe(session.home / folder)
     if repair or sources:
         session.open_to_write()
     counts = Counts()

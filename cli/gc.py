@@ -1,6 +1,7 @@
 """`gc`: delete what nobody needs, and keep the store within a size."""
 
 import re
+from fractions import Fraction
 from typing import Any
 
 import click
@@ -9,7 +10,7 @@ from .context import Session, pass_session
 from .output import answer, facts, say
 from .text import preview, size
 
-_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(?:([KMGT])iB|B)?")
+_SIZE = re.compile(r"([0-9]{1,64}(?:\.[0-9]{1,64})?) ?(?:([KMGT])iB|B)?")
 _TITLE_CHARS = 60
 
 
@@ -20,11 +21,16 @@ class Cap(click.ParamType[int | None]):
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> int | None:
         """Read a size."""
+        from ..cybergraph.keeping.room import MAX_CAP_BYTES
+
         if value == "none":
             return None
         if (found := _SIZE.fullmatch(value)) is None:
             self.fail("write a number of bytes, or one with KiB, MiB, GiB or TiB, or none", param, ctx)
-        return int(float(found[1]) * 1024 ** " KMGT".index(found[2] or " "))
+        cap_bytes = int(Fraction(found[1]) * 1024 ** " KMGT".index(found[2] or " "))
+        if cap_bytes > MAX_CAP_BYTES:
+            self.fail(f"at most {MAX_CAP_BYTES} bytes; none lifts the cap", param, ctx)
+        return cap_bytes
 
 
 @click.command()
@@ -42,11 +48,11 @@ def gc(session: Session, ctx: click.Context, *, dry_run: bool, cap: int | None) 
     records, fetches or publishes here: what that still needs cannot be told from garbage.
 
     Under a cap, what nobody needs makes way for new blocks by itself, the longest unused first; after it go the leaves
-    of conversations that were fetched, which `fetch` brings back. What may be the only copy never goes: a command that
-    finds no room ends with 8 instead, and so does this one where SIZE is too small for what has to stay.
+    of conversations that were fetched, if where they came from has them now. What may be the only copy never goes: a
+    command that finds no room ends with 8 instead, and so does this one where SIZE is too small for what has to stay.
     """
-    from ..cybergraph.store.gc import Swept, collect, find_garbage
-    from ..cybergraph.store.room import read_cap, write_cap
+    from ..cybergraph.keeping.gc import Swept, collect, find_garbage
+    from ..cybergraph.keeping.room import read_cap, write_cap
 
     sets_cap = ctx.get_parameter_source("cap") is not click.core.ParameterSource.DEFAULT
     if dry_run and sets_cap:
@@ -54,6 +60,7 @@ def gc(session: Session, ctx: click.Context, *, dry_run: bool, cap: int | None) 
     if not dry_run:
         session.open_to_write()
     store, index, room = session.store, session.index, session.room
+    cap_bytes = cap if sets_cap else read_cap(store.path)  # one that cannot be read is said before anything goes
     if room is None:
         garbage, swept, evicted_leaves = find_garbage(store, index), Swept(), 0
     else:
@@ -80,7 +87,7 @@ def gc(session: Session, ctx: click.Context, *, dry_run: bool, cap: int | None) 
         "freed_bytes": swept.freed_bytes,
         "undeletable": [{"path": str(path), "reason": reason} for path, reason in swept.undeletable.items()],
         "used_bytes": store.used_bytes(),
-        "cap_bytes": read_cap(store.path),
+        "cap_bytes": cap_bytes,
     }
     answer(session, data, lambda: _show(data))
 

@@ -16,8 +16,8 @@ def index() -> None:
 def rebuild(session: Session) -> None:
     """Make the index anew from the store.
 
-    Blocks are found again by their inputs and order. Names, their logs and what was published are kept; names
-    that were lost come back from the titles of conversations.
+    Blocks are found again by their inputs and order. Names, their logs and what was published are kept. If the
+    index was lost as a whole, names come back from the titles of conversations; those of forgotten ones, too.
     """
     session.open_to_write(makes_index=True)
     rebuilt = session.index.rebuild(session.store)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ..cybergraph.errors import BadReference, NotFound
 
 if TYPE_CHECKING:
-    from ..cybergraph.peers import Peer
+    from ..cybergraph.peers import Patience, Peer
     from ..cybergraph.peers.kubo import Credential, KuboRpc
 
 
@@ -43,8 +43,8 @@ def kubo_rpc(address: str) -> "KuboRpc":
     return KuboRpc(RpcAddress.parse(address), kubo_credential())
 
 
-def open_source(source: str) -> "Peer":
+def open_source(source: str, patience: "Patience | None" = None) -> "Peer":
     """Open a gateway, a Kubo node or a CAR file. Raises as `open_peer` and `kubo_credential`."""
     from ..cybergraph.peers import KUBO, open_peer
 
-    return open_peer(source, credential=kubo_credential() if source.startswith(KUBO) else None)
+    return open_peer(source, patience=patience, credential=kubo_credential() if source.startswith(KUBO) else None)

@@ -65,6 +65,10 @@ class FiniteRange(click.FloatRange):
         return number
 
 
+POSITIVE = FiniteRange(min=0, min_open=True)
+BYTES_S_PER_MBIT = 1e6 / 8
+"""Links are given in Mbit/s, as they are sold."""
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 

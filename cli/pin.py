@@ -27,7 +27,7 @@ def pin() -> None:
 @pass_session
 def add(session: Session, ref: str) -> None:
     """Keep REF and all it needs, which has to be here."""
-    from ..cybergraph.store.reach import reach
+    from ..cybergraph.keeping.reach import reach
 
     session.open_to_write()
     cid = _node(session, ref)

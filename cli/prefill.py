@@ -13,6 +13,7 @@ from .options import REF, recording_options
 from .output import answer, facts
 from .prompts import read_text
 from .recording import start, summary
+from .scrubbing import scrubbing
 
 
 @click.command()
@@ -40,7 +41,7 @@ def prefill(
         raise click.UsageError(f"{file} is empty")
     base = slug(text if file == "-" else Path(file).stem)
     recording = start(session, model=model, name=name, from_ref=from_ref, base=base)
-    with stoppable() as stop:
+    with scrubbing(session), stoppable() as stop:
         with suppress(KeyboardInterrupt):
             recording.append(text, stop, special=from_ref is None)
         recording.save_progress()

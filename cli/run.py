@@ -15,6 +15,7 @@ from .options import REF, TEXT, recording_options, sampling_options
 from .output import line, remark
 from .prompts import first_turn
 from .recording import Recording, start, summary
+from .scrubbing import scrubbing
 from .text import plain
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ def run(
     recording = start(session, model=model, name=name, from_ref=from_ref, base=slug(prompt))
     from ..runtime.sampling import Sampling
 
+    ctx.with_resource(scrubbing(session))
     text, interrupted = take_turn(
         recording, opening(recording, prompt, system), max_tokens, Sampling(temperature, seed)
     )

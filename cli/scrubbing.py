@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from ..cybergraph.keeping.clock import Clock
+from ..cybergraph.keeping.quarantine import quarantine
+from ..cybergraph.keeping.scrub import Scrub
 from ..cybergraph.store.base import Finding
-from ..cybergraph.store.quarantine import quarantine
-from ..cybergraph.store.scrub import Scrub
 from .context import Session
 from .output import remark
 
@@ -14,6 +15,9 @@ from .output import remark
 def scrubbing(session: Session) -> Iterator[None]:
     """Scrub for as long as the `with` lasts; what is damaged is said on stderr and, where possible, taken out."""
     store, room = session.store, session.room
+    clock = Clock(None) if room is None else room.clock
+    if room is None:
+        store.on_touch = clock.touch  # else nobody counts what is read
 
     def report(finding: Finding) -> None:
         remark(session, f"scrub: {finding.reason}")
@@ -22,7 +26,7 @@ def scrubbing(session: Session) -> Iterator[None]:
         session.inspect(),
         report,
         drop=lambda cid: room is None or bool(quarantine(store, [cid])),
-        uses=lambda: 0 if room is None else room.clock.now,
+        uses=lambda: clock.now,
     )
     scrub.start()
     try:

@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from ..cybergraph.verdict import Verdict, choose
 from .context import Session, pass_session
 from .models import find_model
-from .options import FiniteRange
+from .options import BYTES_S_PER_MBIT, POSITIVE
 from .output import answer, facts, table
 from .prompts import is_file
 from .text import count, duration
@@ -16,7 +17,6 @@ from .text import size as size_words
 if TYPE_CHECKING:
     from ..runtime.geometry import Geometry
 
-POSITIVE = FiniteRange(min=0, min_open=True)
 LINKS_MBIT = (10.0, 100.0, 1_000.0, 10_000.0)
 
 
@@ -86,9 +86,12 @@ def size(
 
 
 def _link(total_bytes: int, tokens: int, link_mbit: float, prefill_tok_s: float | None) -> Link:
-    fetch_s = total_bytes * 8 / (link_mbit * 1e6)
+    fetch_s = total_bytes / (link_mbit * BYTES_S_PER_MBIT)
     break_even = tokens / fetch_s if fetch_s else 0.0
-    faster = None if prefill_tok_s is None else "fetch" if prefill_tok_s < break_even else "prefill"
+    faster = None
+    if prefill_tok_s is not None:
+        choice = choose(total_bytes, link_mbit * BYTES_S_PER_MBIT, tokens=tokens, prefill_tokens_s=prefill_tok_s)
+        faster = "fetch" if choice.verdict is Verdict.HIT else "prefill"
     return Link(link_mbit, fetch_s, break_even, faster)
 
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import click
 
-from ..cybergraph.store.quarantine import quarantined
-from ..cybergraph.store.room import read_cap
+from ..cybergraph.keeping.quarantine import quarantined
+from ..cybergraph.keeping.room import read_cap
 from ..cybergraph.survey import Survey
 from .context import Session, pass_session
 from .output import answer, facts, say

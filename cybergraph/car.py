@@ -33,8 +33,8 @@ from .limits import MAX_CAR_HEADER_BYTES, MAX_CAR_SECTION_BYTES, MAX_LEAF_BYTES,
 from .staging import Room
 
 GATHER_BYTES: Final = 1 << 20
-MAX_VECTORS: Final = 1024
-"""Buffers per system call (IOV_MAX)."""
+GATHER_BUFFERS: Final = 1024
+"""Most that is handed on at once, so that small blocks do not pile up."""
 
 _MOST_BYTES: Final = {"dag-cbor": MAX_NODE_BYTES, "raw": MAX_LEAF_BYTES}
 
@@ -76,7 +76,7 @@ def write_car(out: Gather, roots: Sequence[Cid], blocks: Iterable[tuple[Cid, Buf
             vectors += head, data
             size_bytes += len(head) + len(data)
             waiting_bytes += len(head) + len(data)
-            if waiting_bytes >= GATHER_BYTES or len(vectors) > MAX_VECTORS - 2:
+            if waiting_bytes >= GATHER_BYTES or len(vectors) > GATHER_BUFFERS - 2:
                 out.writelines(vectors)
                 vectors, waiting_bytes = [], 0
             del data

@@ -97,14 +97,15 @@ def fork_root(
     """Write the root of the first `at` tokens of a conversation; give its CID and the number of blocks it shares.
 
     Every full block before the cut is shared. The tokens after it become the tail, without rows: those are computed
-    when the conversation goes on. `block_bytes` is the payload of one block. Raises `OutOfRange` beyond the end, else
-    as `block_cids`.
+    when the conversation goes on. `block_bytes` is the payload of one block. Raises `OutOfRange` beyond the end,
+    `BlockNotFound` where a leaf of a shared block is not here, else as `block_cids`.
     """
     root = load_root(store, root_cid)
     if not 0 <= at <= root.length:
         raise OutOfRange(f"cannot fork at {at}, the conversation has {root.length} tokens", at=at, tokens=root.length)
     full, rest = divmod(at, root.block_size)
     blocks = list(islice(block_cids(store, root), full + 1))
+    _require_leaves(store, root_cid, blocks[:full])
     if full < len(blocks):
         cut = Tail(Block.decode(store.get(blocks[full])).tokens[:rest], rest, None, None)
     else:
@@ -114,6 +115,16 @@ def fork_root(
         payload_bytes=full * block_bytes, title=title, created=created, parent=root_cid, fork_at=at, approx=root.approx,
     )  # fmt: skip
     return cid, full
+
+
+def _require_leaves(store: Store, root: Cid, blocks: Sequence[Cid]) -> None:
+    """Refuse to share what made room for others: a fork has no peer that could bring it back."""
+    absent = [leaf for cid in blocks for leaf in store.missing(Block.decode(store.get(cid)).kv)]
+    if absent:
+        raise BlockNotFound(
+            f"{len(absent)} leaves of the blocks to be shared are not here, the first is {absent[0]}",
+            hint=f"`cyberkv fetch {root}` brings back what came from a peer; then fork", cid=str(absent[0]),
+        )  # fmt: skip
 
 
 def check_root(root: Conversation) -> None:

@@ -2,10 +2,16 @@
 
 The question is asked without a model in memory: prefix keys find blocks, blocks name leaves, and the
 identities of other models that recorded here tell a text never seen from one recorded under another identity.
+What is here is then weighed: a block that loads more slowly than it computes had better be computed.
+
+>>> choose(65_536, 12_500_000, tokens=16, prefill_tokens_s=1000)
+Choice(load_s=0.00524288, compute_s=0.016)
+>>> choose(65_536, 12_500_000, tokens=16, prefill_tokens_s=1000).verdict.value
+'HIT'
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from .chain import load_root, misfit
@@ -25,16 +31,10 @@ class Verdict(StrEnum):
 
     HIT = "HIT"
     """The block and all its leaves are here and verified."""
-    FAULT = "FAULT"
-    """Known, but it has to be loaded from a lower tier."""
     RECOMPUTE = "RECOMPUTE"
-    """Absent, damaged, or cheaper to compute than to fetch."""
+    """Absent, damaged, or cheaper to compute than to load."""
     REFUSE = "REFUSE"
     """Recorded under another model identity; the reason names the first field that differs."""
-    ABSTAIN = "ABSTAIN"
-    """The budget was spent before the block was looked for."""
-    RECONCILED = "RECONCILED"
-    """Approximate, with its measured error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,56 +51,124 @@ class BlockVerdict:
     difference: Difference | None = None
     """For a refusal: the first field that differs, its value here (`a`) and there (`b`)."""
     load_bytes: int = 0
-    """Payload to read instead of computing."""
+    """Payload that is here to be loaded."""
     compute_tokens: int = 0
     """Tokens to compute."""
+    load_s: float | None = None
+    """Estimate of loading it; None where nothing is here or the rate is not known."""
+    compute_s: float | None = None
+    """Estimate of computing it, whatever the verdict; None where the rate is not known."""
 
 
-def explain(store: Store, index: Index, model: Model, tokens: Sequence[int]) -> list[BlockVerdict]:
-    """Give a verdict for each full block of `tokens` under the identity `model`.
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Estimates of the two ways to the same tokens, in seconds."""
 
-    Reads and verifies every leaf of what it calls a hit. After the first block that is no hit none is,
-    because a block can only be used on top of those before it.
+    load_s: float
+    compute_s: float
+
+    @property
+    def verdict(self) -> Verdict:
+        """The cheaper way. Equal ones are loaded, which leaves the processor free."""
+        return Verdict.HIT if self.load_s <= self.compute_s else Verdict.RECOMPUTE
+
+
+def choose(load_bytes: int, load_bytes_s: float, *, tokens: int, prefill_tokens_s: float) -> Choice:
+    """Weigh loading a payload against computing the tokens it stands for. The rates are positive."""
+    return Choice(load_bytes / load_bytes_s, tokens / prefill_tokens_s)
+
+
+def weigh(
+    verdicts: Sequence[BlockVerdict], *, block_size: int, load_bytes_s: float | None, prefill_tokens_s: float | None
+) -> list[BlockVerdict]:
+    """Add both estimates to each block, and turn the hits into RECOMPUTE if that is cheaper.
+
+    The hits are one run that is loaded or computed as a whole, as a block can only be used on top of those before
+    it. A rate that is not known (None) leaves its estimate out and the hits as they are.
     """
-    size = model.block_size
-    hits, failure = _hits(store, index, model, tokens)
-    verdicts = [
-        BlockVerdict(i, i * size, Verdict.HIT, "", cid, load_bytes=load_bytes)
-        for i, (cid, load_bytes) in enumerate(hits)
+    weighed = [
+        replace(
+            each,
+            load_s=each.load_bytes / load_bytes_s if load_bytes_s and each.load_bytes else None,
+            compute_s=block_size / prefill_tokens_s if prefill_tokens_s else None,
+        )
+        for each in verdicts
     ]
-    rivals = [] if failure else list(_rivals(store, index, model, tokens))
-    for i in range(len(hits), len(tokens) // size):
-        first = i == len(hits)
-        cid, reason = None, f"block {len(hits)} before it has to be computed"
-        if first:
-            cid, reason = failure or (None, "no block is recorded for this model and these tokens")
-        verdict, difference = Verdict.RECOMPUTE, None
-        if (rival := next((r for r in rivals if r.tokens >= (i + 1) * size), None)) is not None:
-            difference, cid = rival.difference, rival.model
-            verdict, reason = Verdict.REFUSE, _refusal(rival)
-        verdicts.append(BlockVerdict(i, i * size, verdict, reason, cid, difference, compute_tokens=size))
-    return verdicts
+    if not load_bytes_s or not prefill_tokens_s:
+        return weighed
+    hits = [each for each in weighed if each.verdict is Verdict.HIT]
+    whole = choose(
+        sum(each.load_bytes for each in hits), load_bytes_s,
+        tokens=len(hits) * block_size, prefill_tokens_s=prefill_tokens_s,
+    )  # fmt: skip
+    if whole.verdict is Verdict.HIT:
+        return weighed
+    reason = f"loading takes {whole.load_s / whole.compute_s:.3g} times as long as computing"
+    return [
+        replace(each, verdict=Verdict.RECOMPUTE, reason=reason, compute_tokens=block_size)
+        if each.verdict is Verdict.HIT
+        else each
+        for each in weighed
+    ]
 
 
-def _hits(
-    store: Store, index: Index, model: Model, tokens: Sequence[int]
-) -> tuple[list[tuple[Cid, int]], tuple[Cid | None, str] | None]:
-    """List the leading whole blocks with the bytes of their leaves, and what is wrong with the next one."""
-    model_cid, size = model.cid(), model.block_size
+@dataclass(frozen=True, slots=True)
+class Hits:
+    """The leading blocks of a text that are here, whole and verified."""
+
+    blocks: list[tuple[Cid, int]]
+    """Each block with the bytes of its leaves."""
+    failure: tuple[Cid | None, str] | None = None
+    """What is wrong with the next block, if it is known and yet no hit."""
+
+    @property
+    def load_bytes(self) -> int:
+        """Payload of all of them."""
+        return sum(size_bytes for _, size_bytes in self.blocks)
+
+
+def find_hits(store: Store, index: Index, model: Model, tokens: Sequence[int]) -> Hits:
+    """Read and verify the leading blocks of `tokens`, up to the first that is absent or damaged."""
+    model_cid, block_size = model.cid(), model.block_size
     leaves = -(-model.num_layers // model.layers_per_leaf)
     found: list[tuple[Cid, int]] = []
     prev: Cid | None = None
-    for i, cid in enumerate(index.lookup_chain(prefix_keys(model_cid, tokens, size), _ANY_DOMAIN)):
+    for i, cid in enumerate(index.lookup_chain(prefix_keys(model_cid, tokens, block_size), _ANY_DOMAIN)):
         try:
             block = Block.decode(store.get(cid))
-            window = tokens[i * size : (i + 1) * size]
+            window = tokens[i * block_size : (i + 1) * block_size]
             if field := misfit(block, model=model_cid, prev=prev, tokens=window, leaves=leaves):
-                return found, (cid, f"the index names a block whose field {field!r} does not fit")
+                return Hits(found, (cid, f"the index names a block whose field {field!r} does not fit"))
             found.append((cid, sum(len(store.get(leaf)) for leaf in block.kv)))
         except (NotFound, Corrupt) as error:
-            return found, (_named(error), error.message)
+            return Hits(found, (_named(error), error.message))
         prev = cid
-    return found, None
+    return Hits(found)
+
+
+def explain(store: Store, index: Index, model: Model, tokens: Sequence[int], hits: Hits) -> list[BlockVerdict]:
+    """Give a verdict for each full block of `tokens` under the identity `model`.
+
+    `hits` are those of the same text. After the first block that is no hit none is, because a block can only be
+    used on top of those before it.
+    """
+    block_size = model.block_size
+    verdicts = [
+        BlockVerdict(i, i * block_size, Verdict.HIT, "", cid, load_bytes=load_bytes)
+        for i, (cid, load_bytes) in enumerate(hits.blocks)
+    ]
+    missed = range(len(verdicts), len(tokens) // block_size)
+    rivals = list(_rivals(store, index, model, tokens)) if missed and not hits.failure else []
+    for i in missed:
+        cid, reason = None, f"block {missed.start} before it has to be computed"
+        if i == missed.start:
+            cid, reason = hits.failure or (None, "no block is recorded for this model and these tokens")
+        verdict, difference = Verdict.RECOMPUTE, None
+        if (rival := next((r for r in rivals if r.tokens >= (i + 1) * block_size), None)) is not None:
+            difference, cid = rival.difference, rival.model
+            verdict, reason = Verdict.REFUSE, _refusal(rival)
+        verdicts.append(BlockVerdict(i, i * block_size, verdict, reason, cid, difference, compute_tokens=block_size))
+    return verdicts
 
 
 def _named(error: CyberKVError) -> Cid | None:

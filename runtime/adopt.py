@@ -76,10 +76,11 @@ def _bind(
 
 
 def drop_failed(engine: Engine, position_start: int, error: CyberKVError) -> Miss:
-    """Turn a failed load into a miss. Effects: a corrupt block leaves the store, and a good one can take its place."""
+    """Turn a failed load into a miss. Effects: a damaged block leaves the store, and a good one can take its place.
+
+    One that cannot be read, or whose bytes are what their hash says and still do not fit here, stays.
+    """
     cid = error.data.get("cid")
     if isinstance(error, DigestMismatch) and cid:
         engine.store.drop_damaged([Cid.parse(str(cid))])
-    elif isinstance(error, Corrupt) and cid:
-        engine.store.delete_many([Cid.parse(str(cid))])
     return Miss(position_start, error.message, str(cid) if cid else None)

@@ -10,7 +10,7 @@ from ..nodes import Conversation
 from ..store.base import Store
 from ..survey import Survey
 from .blocks import DERIVED_TABLES
-from .marks import encode_name
+from .marks import MARK_TABLES, encode_name
 from .records import UNKNOWN_DOMAIN, IndexEntry
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ def rebuild(index: "Index", database: Database, store: Store) -> Rebuilt:
     """
 
     def work(txn: Transaction) -> Rebuilt:
+        was_lost = not any(txn.stat(database[table])["entries"] for table in (*DERIVED_TABLES, *MARK_TABLES))
         domains: dict[Cid, list[str]] = {}
         for entry in index.entries():
             domains.setdefault(entry.block, []).append(entry.domain)
@@ -57,7 +58,7 @@ def rebuild(index: "Index", database: Database, store: Store) -> Rebuilt:
             for domain in domains.get(cid, [UNKNOWN_DOMAIN]):
                 index.add(txn, IndexEntry(prefix, cid, prev, model, domain))
             indexed += 1
-        names = _restore_names(index, database, txn, store, survey)
+        names = _restore_names(index, txn, store, survey) if was_lost else []
         return Rebuilt(indexed, detached, sorted(survey.unreadable), sorted(survey.conversations), names)
 
     return database.write(work)
@@ -72,14 +73,15 @@ def _approximate_blocks(survey: Survey) -> set[Cid]:
     return approximate - exact
 
 
-def _restore_names(index: "Index", database: Database, txn: Transaction, store: Store, survey: Survey) -> list[str]:
+def _restore_names(index: "Index", txn: Transaction, store: Store, survey: Survey) -> list[str]:
+    """Name every whole conversation by its title.
+
+    Only for an index that held nothing at all: in any other, what has no name was forgotten or never had one.
+    """
     titled: dict[bytes, list[tuple[str, Cid]]] = {}
     for cid, conversation in survey.conversations.items():
         key = _title_key(conversation)
-        # A dropped name is still a key, so it does not come back.
-        if key is None or txn.get(key, db=database["heads"]) is not None:
-            continue
-        if survey.is_whole(store, conversation):
+        if key is not None and survey.is_whole(store, conversation):
             titled.setdefault(key, []).append((conversation.created, cid))
     for key, roots in sorted(titled.items()):
         for created, root in sorted(roots):

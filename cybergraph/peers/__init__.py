@@ -27,13 +27,22 @@ def open_peer(source: str, *, patience: Patience | None = None, credential: Cred
     one on this machine, which `credential` opens; a file by its path. Raises `BadReference` for what is no address;
     `NotFound`, `MalformedCar`, `TruncatedCar` for a file. A gateway or node is not contacted yet.
     """
+    if is_file(source):
+        return CarFilePeer(Path(source))
     if source.startswith(KUBO):
         return KuboPeer(source.removeprefix(KUBO) or DEFAULT_ADDRESS, credential)
-    if "://" not in source and _HOST_PORT.fullmatch(source) and not Path(source).exists():
-        source = f"http://{source}"
-    if "://" in source:
-        return HttpPeer(source, patience=patience or Patience())
-    return CarFilePeer(Path(source))
+    return HttpPeer(source if "://" in source else f"http://{source}", patience=patience or Patience())
 
 
-__all__ = ["KUBO", "CarFilePeer", "Credential", "HttpPeer", "KuboPeer", "Patience", "Peer", "open_peer"]
+def is_file(source: str) -> bool:
+    """Say whether `source` names a file on this machine, there or not: to ask it for a block tells nobody.
+
+    >>> [is_file(each) for each in ("a.car", "http://a", "127.0.0.1:8480", "kubo:")]
+    [True, False, False, False]
+    """
+    if source.startswith(KUBO) or "://" in source:
+        return False
+    return not _HOST_PORT.fullmatch(source) or Path(source).exists()
+
+
+__all__ = ["KUBO", "CarFilePeer", "Credential", "HttpPeer", "KuboPeer", "Patience", "Peer", "is_file", "open_peer"]

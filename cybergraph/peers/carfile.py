@@ -5,13 +5,15 @@ A file that was cut short, or goes bad at some place, still gives what stands be
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar, Final, TypeAlias
 
 from ..car import read_car
 from ..cid import CID_BYTES, Buffer, Cid
-from ..errors import LimitExceeded, MalformedCar, MalformedCid, NotFound, TruncatedCar
+from ..errors import CyberKVError, LimitExceeded, MalformedCar, MalformedCid, NotFound, TruncatedCar
 from ..limits import MAX_CAR_SECTIONS
+from ..private import open_regular
 from ..staging import Room, heap_room
 from .base import Peer, most_bytes, not_held
 
@@ -32,22 +34,29 @@ class CarFilePeer(Peer):
     whole_dags: ClassVar = True
 
     def __init__(self, path: Path) -> None:
-        """Open and go through the file. Raises `NotFound`; `MalformedCar`, `TruncatedCar` for a bad header."""
+        """Open and go through the file.
+
+        Raises `NotFound`, also for what is no file, such as a pipe; `MalformedCar`, `TruncatedCar` for a bad header.
+        """
         self.name = str(path)
         self._places: dict[Cid, tuple[int, int]] = {}
         self._bad_end: MalformedCar | TruncatedCar | None = None
+        with _reading(self.name):
+            self._file = open_regular(path)
         try:
-            self._file = path.open("rb")
-        except OSError as error:
-            raise NotFound(f"cannot read {path}: {error.strerror}", hint="check the path", path=str(path)) from error
-        try:
-            self.roots = read_car(self._file).roots
-            self._scan(self._file.tell())
+            with _reading(self.name):
+                self.roots = read_car(self._file).roots
+                self._scan(self._file.tell())
             if self._bad_end is None and not all(root in self._places for root in self.roots):
                 self._bad_end = TruncatedCar(f"{path} ends before the roots it names", path=str(path))
         except BaseException:
             self._file.close()
             raise
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the file ends where a block ends, and holds the roots that it names."""
+        return self._bad_end is None
 
     def _scan(self, at: int) -> None:
         end = self._file.seek(0, os.SEEK_END)
@@ -84,13 +93,24 @@ class CarFilePeer(Peer):
             vectors += heap_room(start - at), data  # what stands between two blocks is read past
             blocks.append((cid, data))
             at = start + size_bytes
-        if os.preadv(self._file.fileno(), vectors, first) < at - first:
-            raise _cut(first)
+        with _reading(self.name):
+            if os.preadv(self._file.fileno(), vectors, first) < at - first:
+                raise _cut(first)
         return [(cid, data if cid.codec == "raw" else bytes(data)) for cid, data in blocks]
 
     def close(self) -> None:
         """See `Peer`."""
         self._file.close()
+
+
+@contextmanager
+def _reading(name: str) -> Iterator[None]:
+    try:
+        yield
+    except CyberKVError:
+        raise  # some are an `OSError` as well
+    except OSError as error:
+        raise NotFound(f"cannot read {name}: {error.strerror}", hint="check the path", path=name) from error
 
 
 def _runs(held: Iterable[_Held]) -> Iterator[list[_Held]]:

@@ -72,18 +72,20 @@ class Store(ABC):
     def delete_many(self, cids: Iterable[Cid]) -> int:
         """Forget blocks and return how many were here."""
 
-    def drop_damaged(self, cids: Iterable[Cid]) -> dict[Cid, bytes]:
+    def drop_damaged(self, cids: Iterable[Cid], *, unreadable: bool = False) -> dict[Cid, bytes]:
         """Forget those blocks whose bytes still do not hash to them, and give the bytes as they were found.
 
-        A block that was stored again meanwhile stays. A store that cannot read damaged bytes gives none for them.
+        A block that was stored again meanwhile stays, and so does one whose bytes cannot all be read, for its file may
+        come back: only with `unreadable` is it given up. A store that cannot read damaged bytes gives none for them.
         """
         dropped: dict[Cid, bytes] = {}
         for cid in cids:
             try:
                 self.get(cid)
-            except DigestMismatch:
-                self.delete_many([cid])
-                dropped[cid] = b""
+            except DigestMismatch as error:
+                if unreadable or not error.data["unreadable"]:
+                    self.delete_many([cid])
+                    dropped[cid] = b""
             except BlockNotFound:
                 pass
         return dropped
@@ -162,10 +164,11 @@ def not_found(cid: Cid) -> BlockNotFound:
     return BlockNotFound(f"block {cid} is not in the store", hint="fetch it with `cyberkv fetch`", cid=str(cid))
 
 
-def damaged(cid: Cid, reason: str) -> DigestMismatch:
-    """Build the error for a stored block whose bytes went bad."""
+def damaged(cid: Cid, reason: str, *, unreadable: bool = False) -> DigestMismatch:
+    """Build the error for a stored block whose bytes went bad, or cannot all be read and so cannot be judged."""
+    drops = "`cyberkv fsck --repair` drops damaged blocks; then fetch or compute them again"
     return DigestMismatch(
         f"stored block {cid} is damaged: {reason}",
-        hint="`cyberkv fsck --repair` drops damaged blocks; then fetch or compute them again",
-        cid=str(cid), reason=reason,
+        hint=f"put its file back, if there is a copy; else {drops}" if unreadable else drops,
+        cid=str(cid), reason=reason, unreadable=unreadable,
     )  # fmt: skip

@@ -22,7 +22,7 @@ from typing import Final, TypeVar
 
 from ..cid import HASHES, Buffer, Cid
 from ..database import Database, Transaction, disk_errors
-from ..errors import Corrupt, Refused
+from ..errors import Corrupt, DigestMismatch, Refused
 from .base import Finding, Store, check_size, damaged, not_found
 from .batches import batches, most_bytes
 from .catalog import READ_TABLES, TABLES, Catalog, Place, places
@@ -93,8 +93,8 @@ class DiskStore(Store):
         tables = READ_TABLES if read_only else TABLES
         self._database = Database.open(path / CATALOG_NAME, tables, read_only=read_only)
         self._catalog = Catalog(self._database)
-        self._slots = Slots(self._catalog)
         self._slabs = SlabFiles(path, read_only=read_only, direct=takes_direct(path / CATALOG_NAME / "data.mdb"))
+        self._slots = Slots(self._catalog, self._slabs.size_bytes)
         self._reader = LeafReader(self._slabs)
         self._writer = LeafWriter(self._slabs, on_step)
         self._closed = False
@@ -199,6 +199,7 @@ class DiskStore(Store):
             if data is None:
                 raise not_found(cid)
             if _is_sound(cid, data):
+                self._damaged.discard(cid)  # its file came back
                 if place is not None:
                     self.on_touch([place])
                 return data
@@ -206,7 +207,7 @@ class DiskStore(Store):
                 break
             before = version
         self._damaged.add(cid)
-        raise damaged(cid, self._why_damaged(cid))
+        raise self._damage(cid, len(data))
 
     def _read(self, cid: Cid) -> tuple[int, Place | None, bytes | None]:
         """Look a block up and read it: the version of the catalogue, the place of a leaf, the bytes."""
@@ -220,23 +221,20 @@ class DiskStore(Store):
         with disk_errors(self.path):
             return version, place, self._slabs.read_bytes(*place)
 
-    def _read_in(self, txn: Transaction, cid: Cid) -> bytes | None:
-        if cid.codec != "raw":
-            return self._catalog.node(txn, cid)
-        place = self._catalog.place(txn, cid)
-        return None if place is None else self._slabs.read_bytes(*place)
-
-    def _why_damaged(self, cid: Cid) -> str:
+    def _damage(self, cid: Cid, got_bytes: int) -> DigestMismatch:
+        """Say what is wrong with a block of which so many bytes could be read."""
         with self._database.read() as txn:
             place = self._catalog.place(txn, cid)
         if place is None:
-            return "its bytes in the catalogue do not hash to it"
-        size_bytes = self._slabs.size_bytes(place.slab)
+            return damaged(cid, "its bytes in the catalogue do not hash to it")
+        name, size_bytes = place.slab.file_name, self._slabs.size_bytes(place.slab)
+        if got_bytes == place.size_bytes:
+            return damaged(cid, f"the bytes in slot {place.slot} of {name} do not hash to it")
         if size_bytes is None:
-            return f"{place.slab.file_name} is missing"
+            return damaged(cid, f"{name} is missing", unreadable=True)
         if size_bytes < place.offset + place.size_bytes:
-            return f"{place.slab.file_name} is cut short at {size_bytes} bytes"
-        return f"the bytes in slot {place.slot} of {place.slab.file_name} do not hash to it"
+            return damaged(cid, f"{name} is cut short at {size_bytes} bytes", unreadable=True)
+        return damaged(cid, f"slot {place.slot} of {name} cannot be read", unreadable=True)
 
     def get_into(self, cids: Sequence[Cid], out: Sequence[memoryview]) -> None:
         """See `Store`. Leaves stored one after the other are read in runs of about a megabyte."""
@@ -326,21 +324,30 @@ class DiskStore(Store):
         self._on_step("removing")
         return count
 
-    def drop_damaged(self, cids: Iterable[Cid]) -> dict[Cid, bytes]:
+    def drop_damaged(self, cids: Iterable[Cid], *, unreadable: bool = False) -> dict[Cid, bytes]:
         """See `Store`."""
         self._check_writable()
         named = list(dict.fromkeys(cids))
+        left: set[Cid] = set()
 
         def drop(txn: Transaction) -> dict[Cid, bytes]:
-            with disk_errors(self.path):  # what cannot be read for another reason than damage stays
-                read = {cid: self._read_in(txn, cid) for cid in named}
-            bad = {cid: data for cid, data in read.items() if data is not None and not _is_sound(cid, data)}
+            bad: dict[Cid, bytes] = {}
+            for cid in named:
+                place = self._catalog.place(txn, cid)
+                with disk_errors(self.path):
+                    data = self._catalog.node(txn, cid) if place is None else self._slabs.read_bytes(*place)
+                if data is None or _is_sound(cid, data):
+                    continue
+                if place is not None and len(data) < place.size_bytes and not unreadable:
+                    left.add(cid)
+                else:
+                    bad[cid] = data
             self._remove(txn, list(bad))
             return bad
 
         dropped = self._transaction(drop)
         self._on_step("removed")
-        self._damaged.difference_update(named)
+        self._damaged.difference_update(set(named) - left)
         return dropped
 
     def check(self) -> Iterator[Finding]:

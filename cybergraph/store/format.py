@@ -13,7 +13,7 @@ from typing import Final
 
 from ..database import disk_errors
 from ..errors import NotFound, UnsupportedFormat
-from ..private import make_private_folder, write_private
+from ..private import make_private_folder, open_regular, write_private
 from .slab import sync_folder
 
 FILE_NAME: Final = "FORMAT"
@@ -37,7 +37,8 @@ def open_folder(path: Path, *, read_only: bool) -> str | None:
         names = sorted(each.name for each in path.iterdir()) if path.is_dir() else []
         others = [name for name in names if not name.startswith(".") and name != CATALOG_NAME]
         try:
-            found = (path / FILE_NAME).read_bytes()[:64].decode(errors="replace")
+            with open_regular(path / FILE_NAME) as file:
+                found = file.read(64).decode(errors="replace")
         except FileNotFoundError:
             if read_only:
                 raise NotFound(f"no store at {path}", hint="check --home", path=str(path)) from None

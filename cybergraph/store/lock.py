@@ -30,7 +30,8 @@ class WriterLock:
         self._fd = os.open(folder / FILE_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
         try:
             self._set(fcntl.F_OFD_SETLKW, fcntl.F_RDLCK)
-            os.pwrite(self._fd, (self.joined + 1).to_bytes(_COUNT_BYTES, "little"), 0)
+            count = (self.joined + 1) % (1 << 8 * _COUNT_BYTES)  # the file may be damaged and hold the highest
+            os.pwrite(self._fd, count.to_bytes(_COUNT_BYTES, "little"), 0)
         except BaseException:
             os.close(self._fd)
             raise

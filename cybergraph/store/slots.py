@@ -1,6 +1,7 @@
 """Which slots are free: derived from the catalogue, and kept for as long as nobody else changes it."""
 
 import os
+from collections.abc import Callable
 from threading import RLock
 
 from ..database import Transaction
@@ -18,10 +19,12 @@ class Slots:
     neither an aborted transaction nor another process can make a slot be given out twice.
     """
 
-    def __init__(self, catalog: Catalog) -> None:
+    def __init__(self, catalog: Catalog, size_bytes: Callable[[SlabId], int | None]) -> None:
+        """`size_bytes` gives the length of a slab's file, None where there is none."""
         self.lock = RLock()
         """Held by a writer from its first look at the slots to the end of its transaction."""
         self._catalog = catalog
+        self._size_bytes = size_bytes
         self._used: dict[SlabId, bytearray] = {}  # one byte a slot: 1 where a leaf lies
         self._used_bytes = 0
         self._released: list[Place] = []
@@ -43,13 +46,18 @@ class Slots:
         self._catalog.put_stamp(txn, self._stamp)
 
     def allocate(self, slot_kib: int, count: int) -> list[tuple[SlabId, int]]:
-        """Take slots of one size, lowest first, so that freed ones are used before files grow."""
+        """Take slots of one size, lowest first, so that freed ones are used before files grow.
+
+        A slab that lost leaves is passed over: made long again it would hide that, and the right file may come back.
+        """
         taken: list[tuple[SlabId, int]] = []
         number = 0
         while len(taken) < count:
             slab = SlabId(slot_kib, number)
             used = self._slab(slab)
             slot = used.find(0)
+            if (self._size_bytes(slab) or 0) < (used.rfind(1) + 1) * slab.slot_bytes:
+                slot = -1
             while slot >= 0 and len(taken) < count:
                 used[slot] = 1
                 taken.append((slab, slot))

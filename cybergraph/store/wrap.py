@@ -46,9 +46,9 @@ class WrapperStore(Store):
         """See `Store`."""
         return self.inner.delete_many(cids)
 
-    def drop_damaged(self, cids: Iterable[Cid]) -> dict[Cid, bytes]:
+    def drop_damaged(self, cids: Iterable[Cid], *, unreadable: bool = False) -> dict[Cid, bytes]:
         """See `Store`."""
-        return self.inner.drop_damaged(cids)
+        return self.inner.drop_damaged(cids, unreadable=unreadable)
 
     def check(self) -> Iterator[Finding]:
         """See `Store`."""
@@ -140,7 +140,7 @@ class ReadOnlyStore(WrapperStore):
         """Raise `Refused`."""
         raise _read_only()
 
-    def drop_damaged(self, cids: Iterable[Cid]) -> dict[Cid, bytes]:  # noqa: ARG002
+    def drop_damaged(self, cids: Iterable[Cid], *, unreadable: bool = False) -> dict[Cid, bytes]:  # noqa: ARG002
         """Raise `Refused`."""
         raise _read_only()
 

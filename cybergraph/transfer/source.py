@@ -95,7 +95,7 @@ class SourceReport:
     blocks: int
     """Blocks that were awaited when they came."""
     bytes: int
-    seconds: float
+    busy_s: float
     """Time in which it had something to do."""
     state: str
     """`ok`, or why it was not asked any more."""

@@ -10,6 +10,7 @@ Reads a `Request` as JSON from stdin, writes a `Reply` as JSON to stdout. Standa
 import json
 import resource
 import sys
+from contextlib import suppress
 from typing import NotRequired, TypedDict
 
 from jinja2 import TemplateError, nodes
@@ -26,8 +27,8 @@ class Request(TypedDict):
     conversations: list[list[dict[str, str]]]
     """None of them: only see whether the template compiles."""
     generate: bool
-    most_chars: int
-    """Longest text of one conversation."""
+    most_bytes: int
+    """Longest text, as UTF-8, of all conversations together."""
     cpu_s: int
     memory_bytes: int
 
@@ -44,6 +45,8 @@ class Reply(TypedDict):
     """A bound that it reached."""
 
 
+_REASON_CHARS = 1000
+"""As much as is shown of what a template objects to."""
 _FAILURES = (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, RecursionError)
 
 
@@ -57,11 +60,16 @@ def main() -> None:
     }
     for kind, most in bounds.items():
         resource.setrlimit(kind, (most, most))
-    try:
-        reply = _reply(request)
-    except MemoryError:
-        reply = Reply(exceeded=f"takes over {request['memory_bytes'] >> 20} MiB of memory")
-    json.dump(reply, sys.stdout)
+    answer = b""
+    with suppress(MemoryError):  # only behind this block is what filled the memory let go
+        answer = _encode(_reply(request))
+    sys.stdout.buffer.write(
+        answer or _encode(Reply(exceeded=f"takes over {request['memory_bytes'] >> 20} MiB of memory"))
+    )
+
+
+def _encode(reply: Reply) -> bytes:
+    return json.dumps(reply, ensure_ascii=False).encode(errors="replace")
 
 
 def _reply(request: Request) -> Reply:
@@ -73,8 +81,8 @@ def _reply(request: Request) -> Reply:
     try:
         template = environment.from_string(request["source"])
     except _FAILURES as error:
-        return Reply(malformed=str(error))
-    texts = []
+        return Reply(malformed=str(error)[:_REASON_CHARS])
+    texts, room_bytes = [], request["most_bytes"]
     try:
         for messages in request["conversations"]:
             context = {
@@ -84,16 +92,15 @@ def _reply(request: Request) -> Reply:
                 "tools": None,
                 "documents": None,
             }
-            parts, room = [], request["most_chars"]
+            parts = []
             for part in template.generate(context):
                 parts.append(part)
-                room -= len(part)
-                if room < 0:
-                    return Reply(exceeded=f"writes over {request['most_chars']} characters")
+                room_bytes -= len(part.encode())  # fails for half a surrogate pair, which is no text
+                if room_bytes < 0:
+                    return Reply(exceeded=f"writes over {request['most_bytes'] >> 20} MiB")
             texts.append("".join(parts))
-            texts[-1].encode()  # a template can write half a surrogate pair, which is no text
     except _FAILURES as error:
-        return Reply(refused=str(error))
+        return Reply(refused=str(error)[:_REASON_CHARS])
     return Reply(texts=texts)
 
 

@@ -9,7 +9,8 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from contextlib import suppress
+from typing import IO, TYPE_CHECKING, Final, cast
 
 from ...cybergraph.errors import Corrupt, LimitExceeded, Refused
 from .files import MAX_TEMPLATE_CHARS
@@ -17,7 +18,10 @@ from .files import MAX_TEMPLATE_CHARS
 if TYPE_CHECKING:
     from .rendering import Reply, Request
 
-MAX_RENDERED_CHARS: Final = 1 << 26
+MAX_RENDERED_BYTES: Final = 1 << 23
+"""Text of one call, as UTF-8: no model here takes more than a million tokens, of some four bytes each."""
+MAX_REPLY_BYTES: Final = 6 * MAX_RENDERED_BYTES + (1 << 16)
+"""JSON writes a control character in six bytes."""
 MAX_CPU_S: Final = 5
 """Processor time of one render; those in the field take milliseconds."""
 MAX_MEMORY_BYTES: Final = 1 << 30
@@ -59,22 +63,11 @@ class ChatTemplate:
             "variables": self._variables,
             "conversations": [[dict(message) for message in messages] for messages in conversations],
             "generate": generate,
-            "most_chars": MAX_RENDERED_CHARS,
+            "most_bytes": MAX_RENDERED_BYTES,
             "cpu_s": MAX_CPU_S,
             "memory_bytes": MAX_MEMORY_BYTES,
         }
-        done = subprocess.run(
-            [sys.executable, "-P", "-m", "cyberkv.runtime.models.rendering"],
-            input=json.dumps(request).encode(),
-            capture_output=True,
-            check=False,
-            start_new_session=True,  # so that Ctrl-C is ours alone to answer
-        )
-        if done.returncode < 0:  # the bound on processor time ends a process by a signal
-            raise _exceeded(f"takes over {MAX_CPU_S} s of processor time, or crashes")
-        if done.returncode:
-            raise RuntimeError(f"rendering failed: {done.stderr.decode(errors='replace')}")
-        reply: Reply = json.loads(done.stdout)
+        reply = _reply(request)
         if "malformed" in reply:
             raise Corrupt(f"the chat template does not compile: {reply['malformed']}", field="chat_template")
         if "exceeded" in reply:
@@ -86,6 +79,34 @@ class ChatTemplate:
                 field="chat_template",
             )
         return reply["texts"]
+
+
+def _reply(request: "Request") -> "Reply":
+    """Have a process serve the request, and read no more from it than a bounded template can write."""
+    with subprocess.Popen(
+        [sys.executable, "-P", "-m", "cyberkv.runtime.models.rendering"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,  # so that Ctrl-C is ours alone to answer
+    ) as child:
+        stdin, stdout, stderr = cast("tuple[IO[bytes], ...]", (child.stdin, child.stdout, child.stderr))
+        try:
+            with suppress(BrokenPipeError), stdin:  # it reads all before it writes anything
+                stdin.write(json.dumps(request).encode())
+            answer = stdout.read(MAX_REPLY_BYTES + 1)
+            if len(answer) > MAX_REPLY_BYTES:
+                raise _exceeded(f"makes an answer of over {MAX_REPLY_BYTES >> 20} MiB")
+            failure = stderr.read(1 << 16)
+        except BaseException:
+            child.kill()
+            raise
+    if child.returncode < 0:  # the bound on processor time ends a process by a signal
+        raise _exceeded(f"takes over {MAX_CPU_S} s of processor time, or crashes")
+    if child.returncode:
+        raise RuntimeError(f"rendering failed: {failure.decode(errors='replace')}")
+    reply: Reply = json.loads(answer)
+    return reply
 
 
 def _exceeded(what: str) -> LimitExceeded:

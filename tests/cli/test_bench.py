@@ -1,5 +1,7 @@
 """`bench`: names, processes, exit codes. What is measured belongs to the benchmarks."""
 
+from pathlib import Path
+
 import pytest
 
 from cyberkv.cli import bench
@@ -27,16 +29,25 @@ def test_a_benchmark_runs_in_its_own_process_and_gives_its_figures(cyberkv: Comm
 def test_a_missed_bar_is_named_and_the_others_still_run(cyberkv: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     ran = []
 
-    def run(_session: Session, name: str, *, quick: bool) -> dict[str, object]:
-        ran.append((name, quick))
+    def run(_session: Session, name: str, flags: list[str]) -> dict[str, object]:
+        ran.append((name, flags))
         return {"name": name, "holds": name != "index"}
 
     monkeypatch.setattr(bench, "_run", run)
     result = cyberkv("--json", "bench", ok=False)
     assert (result.exit_code, result.json["missed"]) == (1, ["index"])
-    assert ran == [(name, False) for name in bench.NAMES]
+    assert ran == [(name, []) for name in bench.NAMES]
     assert "missed: index" in cyberkv("bench", "index", ok=False).stdout
     assert cyberkv("bench", "nodes").exit_code == 0
+    cyberkv("bench", "scale", "--full", "--folder", "there")
+    assert ran[-1] == ("scale", ["--full", "--folder", "there"])
+    assert "exclude each other" in cyberkv.error(2, "bench", "scale", "--full", "--quick")["message"]
+
+
+def test_a_benchmark_writes_only_where_it_is_told(cyberkv: Command, tmp_path: Path) -> None:
+    folder = tmp_path / "made" / "on demand"
+    assert cyberkv.json("bench", "room", "--quick", "--folder", folder)["missed"] == []
+    assert list(folder.iterdir()) == []
 
 
 def test_a_benchmark_that_cannot_run_is_missed(cyberkv: Command, monkeypatch: pytest.MonkeyPatch) -> None:

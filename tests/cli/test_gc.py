@@ -123,10 +123,25 @@ def test_a_cap_too_small_for_what_stays_is_refused(story: Command) -> None:
     assert "of at most 1.5 MiB" in story("stats").stdout
 
 
-@pytest.mark.parametrize("text", ["", "-1", "10GB", "ten", "1e9", "5 XiB", "NONE"])
+@pytest.mark.parametrize(
+    "text", ["", "-1", "10GB", "ten", "1e9", "5 XiB", "NONE", "9" * 400, str(1 << 63), "8388608TiB"]
+)
 def test_a_cap_that_is_no_size_is_a_usage_error(story: Command, text: str) -> None:
     assert story.error(2, "gc", "--cap", text)["kind"] == "usage"
     assert story.error(2, "gc", "--dry-run", "--cap", "1GiB")["kind"] == "usage"
+
+
+def test_caps_are_exact(story: Command) -> None:
+    for text, cap_bytes in {str((1 << 53) + 1): (1 << 53) + 1, "0.1GiB": (1 << 30) // 10}.items():
+        assert story.json("gc", "--cap", text)["cap_bytes"] == story.json("stats")["cap_bytes"] == cap_bytes
+
+
+def test_a_cap_that_cannot_be_read_is_said_before_anything_goes(story: Command) -> None:
+    story("forget", "story")
+    (story.home / "store" / "CAP").write_text("many")
+    for line in (["gc"], ["gc", "--dry-run"]):
+        assert "--cap" in story.error(5, *line)["hint"]
+    assert story.json("gc", "--cap", "none")["leaves"] == 6  # the control: all were still here
 
 
 def test_gc_of_a_damaged_conversation_refuses(story: Command) -> None:

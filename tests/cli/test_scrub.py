@@ -2,8 +2,19 @@
 
 import json
 import signal
+import subprocess
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
+from threading import Event
+from typing import Any
 
+import pytest
+
+from cyberkv.cli.context import Session
+from cyberkv.cli.scrubbing import scrubbing
+from cyberkv.cybergraph.cid import Cid
+from cyberkv.cybergraph.keeping.scrub import Scrub
 from tests.cli.conftest import Command
 from tests.cli.test_serve import finish, serving, start
 
@@ -31,6 +42,65 @@ def test_serve_finds_damage_and_takes_it_out(story: Command) -> None:
     process.send_signal(signal.SIGINT)
     assert process.wait(30) == 130
     process.communicate()
+
+
+def test_chat_finds_damage_while_it_waits_for_a_line(story: Command) -> None:
+    leaf = leaf_of(story, 2)
+    story.damage(leaf)
+    process = start(story.home, "chat", stdin=subprocess.PIPE)
+    assert process.stderr is not None
+    told = next(line for line in process.stderr if line.startswith("scrub:"))
+    assert leaf in told
+    process.communicate("")
+    assert process.returncode == 0
+    assert finish(story.home, "stats")["quarantined"] == [leaf]
+
+
+class Thorough(Scrub):
+    """Goes through everything before it ends, however short the command was."""
+
+    def close(self) -> None:
+        while not self.done.rounds:
+            Event().wait(0.001)
+        super().close()
+
+
+@pytest.mark.parametrize(
+    "line", [("run", "Hello", "--max-tokens", 3), ("prefill", "-", "--name", "new")], ids=lambda line: line[0]
+)
+def test_commands_that_compute_find_damage(
+    story: Command, monkeypatch: pytest.MonkeyPatch, line: tuple[object, ...]
+) -> None:
+    monkeypatch.setattr("cyberkv.cli.scrubbing.Scrub", Thorough)
+    leaf = leaf_of(story, 2)
+    assert "scrub:" not in story(*line, stdin="Some text.").stderr  # the control
+    story.damage(leaf)
+    assert leaf in story(*line, stdin="Some text.").stderr
+    assert story.json("stats")["quarantined"] == [leaf]
+
+
+def test_damage_in_a_home_that_is_only_read_is_told_and_reading_goes_first(
+    story: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Callable[[], int]] = []
+
+    class Watched(Thorough):
+        def __init__(self, *args: Any, uses: Callable[[], int], **options: Any) -> None:
+            seen.append(uses)
+            super().__init__(*args, uses=uses, **options)
+
+    monkeypatch.setattr("cyberkv.cli.scrubbing.Scrub", Watched)
+    told: list[str] = []
+    monkeypatch.setattr("cyberkv.cli.scrubbing.remark", lambda _, text: told.append(text))
+    leaf, sound = leaf_of(story, 2), Cid.parse(leaf_of(story, 1))
+    story.damage(leaf)
+    session = Session(story.home, as_json=True, quiet=True, verbose=0, progress=False)
+    with closing(session), scrubbing(session):
+        before = seen[0]()
+        session.store.get(sound)
+        assert seen[0]() > before
+    assert [leaf in text for text in told] == [True]
+    assert story.json("stats")["quarantined"] == []
 
 
 def test_what_made_room_comes_back_from_where_it_came(story: Command, tmp_path: Path) -> None:

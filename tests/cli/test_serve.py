@@ -26,10 +26,10 @@ from tests.wire.liar import Exchange, lying
 PROGRAM = [sys.executable, "-m", "cyberkv.cli"]
 
 
-def start(home: Path, *line: object) -> "subprocess.Popen[str]":
+def start(home: Path, *line: object, stdin: int = subprocess.DEVNULL) -> "subprocess.Popen[str]":
     return subprocess.Popen(
         [*PROGRAM, "--json", "--home", str(home), *map(str, line)],
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 
 

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from cyberkv.cybergraph.car import write_car
 from cyberkv.cybergraph.cid import Cid
 from cyberkv.cybergraph.index import Index
 from cyberkv.cybergraph.store import DiskStore, MemoryStore
 from cyberkv.cybergraph.transfer import plan_publish, publish_car
 from tests.cli.conftest import STORY, Command
-from tests.wire.synthetic import record
+from tests.wire.synthetic import contents, record
 
 BLOCKS = 14
 """Root, model, segment, five blocks with a leaf each, and the tail's leaf."""
@@ -337,6 +338,45 @@ def test_another_source_makes_good_what_the_first_spoilt(story: Command, elsewhe
     assert [each["peer"] for each in result.json["sources"]] == [str(spoilt), str(car)]
     assert sum(each["blocks"] for each in result.json["sources"]) == result.json["blocks_fetched"]
     assert json.loads(elsewhere("--json", "verify", "story").stdout)["failed"] == []
+
+
+def sources(command: Command) -> dict[str, list[str]]:
+    with Index(command.home / "index", read_only=True) as index:
+        return {str(root): named for root, named in index.sources().items()}
+
+
+def test_only_what_gave_something_is_remembered(story: Command, elsewhere: Command, car: Path) -> None:
+    root, useless = root_of(story), car.with_name("useless.car")
+    other = story.json("prefill", "-", "--name", "other", stdin="Another story.")["root"]
+    story("publish", "other", "--public", "--yes", "--car", useless)
+    elsewhere("fetch", root, "--from", useless, "--from", car)
+    assert sources(elsewhere) == {root: [str(car)]}
+    elsewhere("fetch", other, "--from", useless)
+    assert sources(elsewhere) == {root: [str(car)], other: [str(useless)]}
+    elsewhere("fetch", root, "--from", useless)  # nothing was lacking, so nothing was given
+    assert sources(elsewhere)[root] == [str(car)]
+
+
+def test_what_was_computed_here_does_not_come_from_its_copy(story: Command, elsewhere: Command, tmp_path: Path) -> None:
+    root, copy = root_of(story), tmp_path / "backup.car"
+    with DiskStore(story.home / "store", read_only=True) as store, copy.open("wb") as out:
+        write_car(out, [Cid.parse(root)], contents(store, Cid.parse(root)).items())
+        leaf = str(next(cid for cid in store.cids() if cid.codec == "raw"))
+    story.damage(leaf)
+    assert not story("--json", "fsck", "--repair", ok=False).json["ok"]
+    assert story.json("fetch", root, "--from", copy)["blocks_fetched"] == 1
+    assert sources(story) == {}
+    used_bytes = story.json("stats")["used_bytes"]
+    assert story.error(8, "gc", "--cap", str(used_bytes - 1))["kind"] == "full"
+    # The control: where it really came from there, that is remembered, and its leaves may go.
+    elsewhere("fetch", root, "--from", copy)
+    assert sources(elsewhere) == {root: [str(copy)]}
+    used_bytes = elsewhere.json("stats")["used_bytes"]
+    assert elsewhere.json("gc", "--cap", str(used_bytes - 1))["evicted_leaves"] > 0
+    # What it lacks then it gets from there; without the file nothing more may go.
+    copy.unlink()
+    used_bytes = elsewhere.json("stats")["used_bytes"]
+    assert "only copy" in elsewhere.error(8, "gc", "--cap", str(used_bytes - 1))["message"]
 
 
 def test_a_whole_file_of_something_else_does_not_help(story: Command, elsewhere: Command, car: Path) -> None:

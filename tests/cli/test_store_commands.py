@@ -5,7 +5,11 @@ import subprocess
 
 import pytest
 
+from cyberkv.cybergraph.errors import Corrupt
+from cyberkv.cybergraph.probe import probe
+from cyberkv.cybergraph.store import DiskStore
 from tests.cli.conftest import Command
+from tests.contracts.synthetic import leaf
 
 
 def test_stats_count_what_is_there(story: Command) -> None:
@@ -53,6 +57,38 @@ def test_index_rebuild_brings_back_a_lost_index(story: Command) -> None:
     assert story.json("list")["conversations"] == before
     assert story.json("index", "rebuild")["names"] == []
     assert story("fsck").exit_code == 0
+
+
+def test_repair_names_nothing_that_was_forgotten(story: Command) -> None:
+    story("prefill", "-", "--name", "other", stdin="A tide of violet letters rolled over the harbour.")
+    [other] = story.json("show", story("walk", "other", "--json").lines[0]["cid"])["node"]["kv"]
+    story("forget", "story")
+    story.damage(other)
+    assert story("fsck", "--repair", "--json", ok=False).json["dropped"] == [other]
+    assert story.json("index", "rebuild")["names"] == []
+    assert [each["name"] for each in story.json("list")["conversations"]] == ["other"]
+    shutil.rmtree(story.home / "index")
+    assert story.json("index", "rebuild")["names"] == ["story"]  # the control: it was whole
+
+
+def test_a_page_that_ends_the_process_is_an_error_of_fsck(story: Command) -> None:
+    with DiskStore(story.home / "store") as store:
+        store.put_many(leaf(b"%d" % number) for number in range(300))  # several pages of entries
+    database = story.home / "store" / "catalog" / "data.mdb"
+    sound = database.read_bytes()
+
+    def ends_a_process(at: int) -> bool:
+        database.write_bytes(sound[:at] + bytes(4096) + sound[at + 4096 :])
+        try:
+            probe(database.parent)
+        except Corrupt:
+            return True
+        return False
+
+    assert any(map(ends_a_process, range(2 * 4096, len(sound), 4096)))
+    assert "ends the process" in story.error(4, "fsck")["message"]
+    database.write_bytes(sound)
+    assert story("fsck").exit_code == 0  # the control
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -32,6 +32,24 @@ def test_what_is_recorded_hits(story: Command, story_file: Path) -> None:
     assert "5 of 5 blocks hit" in story("why", story_file).stdout
 
 
+def test_loading_is_weighed_against_computing(story: Command, story_file: Path) -> None:
+    measured = story.json("why", story_file)
+    assert measured["load_bytes_s"] > 0
+    assert all(each["load_s"] > 0 and each["compute_s"] is None for each in measured["verdicts"])
+    # A block is 12,288 bytes and 16 tokens: at 98,304 bit/s it takes a second to load, at 16 tokens/s to compute.
+    for speed, verdict in ((16, "HIT"), (17, "RECOMPUTE")):
+        line = ("why", story_file, "--link", 0.098304, "--prefill-tok-s", speed)
+        answer = story.json(*line)
+        assert verdicts(answer) == [verdict] * 5
+        assert {(each["load_s"], each["compute_s"]) for each in answer["verdicts"]} == {(1.0, 16 / speed)}
+        assert (answer["hits"], bool(answer["reason"])) == ((5, False) if verdict == "HIT" else (0, True))
+        first = story(*line).stdout.splitlines()[0]
+        assert "load 12.0 KiB 1.00 s" in first
+        assert f"compute {'1.00 s' if speed == 16 else '941.2 ms'}" in first
+    for option in ("--link", "--prefill-tok-s"):
+        assert story.error(2, "why", story_file, option, 0)["kind"] == "usage"
+
+
 def test_a_changed_text_misses_from_the_change_on(story: Command, tmp_path: Path) -> None:
     changed = tmp_path / "changed.txt"
     changed.write_text(STORY[:40] + "!" + STORY[41:])

@@ -15,7 +15,7 @@ _HEADER = """
     from cyberkv.cybergraph.errors import CyberKVError
     from cyberkv.cybergraph.index import Index
     from cyberkv.cybergraph.store import DiskStore
-    from cyberkv.cybergraph.store.room import Room, write_cap
+    from cyberkv.cybergraph.keeping.room import Room, write_cap
     from tests.contracts.synthetic import *
     home = Path(sys.argv[1])
 

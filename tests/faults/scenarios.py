@@ -10,13 +10,13 @@ from cyberkv.cybergraph import chain
 from cyberkv.cybergraph.cid import Cid
 from cyberkv.cybergraph.errors import CyberKVError
 from cyberkv.cybergraph.index import Index, IndexEntry
+from cyberkv.cybergraph.keeping.fsck import fsck
+from cyberkv.cybergraph.keeping.gc import collect
+from cyberkv.cybergraph.keeping.repair import repair
+from cyberkv.cybergraph.keeping.room import Room, write_cap
 from cyberkv.cybergraph.peers import CarFilePeer
 from cyberkv.cybergraph.prefix import prefix_keys
 from cyberkv.cybergraph.store import DiskStore, Store
-from cyberkv.cybergraph.store.fsck import fsck
-from cyberkv.cybergraph.store.gc import collect
-from cyberkv.cybergraph.store.repair import repair
-from cyberkv.cybergraph.store.room import Room, write_cap
 from cyberkv.cybergraph.transfer import fetch, plan_publish, publish_car, publish_here
 from tests.contracts.disk import flip
 from tests.contracts.store_peer import StorePeer

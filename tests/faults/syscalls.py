@@ -67,7 +67,7 @@ _SET_FILTER, _NEW_LISTENER, _NO_NEW_PRIVILEGES = 1, 8, 38
 # A process is forked from a clean one that has the imports already, so it starts in milliseconds.
 _CONTEXT: Final = get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
-    ["cyberkv.cybergraph.transfer", "cyberkv.cybergraph.store.fsck", "tests.faults.scenarios"]
+    ["cyberkv.cybergraph.transfer", "cyberkv.cybergraph.keeping.fsck", "tests.faults.scenarios"]
 )
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from cyberkv.cybergraph.index import Index
+from cyberkv.cybergraph.keeping.room import Room, write_cap
 from cyberkv.cybergraph.store import DiskStore
-from cyberkv.cybergraph.store.room import Room, write_cap
 from tests.contracts.synthetic import blocks
 from tests.wire.synthetic import MODEL
 

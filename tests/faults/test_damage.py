@@ -10,8 +10,8 @@ import pytest
 
 from cyberkv.cybergraph.errors import Corrupt, CyberKVError, NotFound
 from cyberkv.cybergraph.index import Index
+from cyberkv.cybergraph.keeping.fsck import fsck
 from cyberkv.cybergraph.store import DiskStore
-from cyberkv.cybergraph.store.fsck import fsck
 from tests.faults import scenarios
 from tests.faults.conftest import MakeHome
 from tests.faults.scenarios import OLD, SCENARIOS, TALK, TALK_ROOT, Say, opened

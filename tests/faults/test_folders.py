@@ -12,9 +12,9 @@ import pytest
 
 from cyberkv.cybergraph.errors import CyberKVError
 from cyberkv.cybergraph.index import Index
+from cyberkv.cybergraph.keeping.fsck import fsck
+from cyberkv.cybergraph.keeping.repair import repair
 from cyberkv.cybergraph.store import DiskStore
-from cyberkv.cybergraph.store.fsck import fsck
-from cyberkv.cybergraph.store.repair import repair
 from tests.faults import mounts, scenarios
 from tests.faults.scenarios import NEW, OLD, Say, opened
 from tests.faults.syscalls import run

@@ -12,11 +12,11 @@ from cyberkv.cybergraph import chain
 from cyberkv.cybergraph.cid import Cid
 from cyberkv.cybergraph.errors import TierFull
 from cyberkv.cybergraph.index import Index
+from cyberkv.cybergraph.keeping.fsck import fsck
+from cyberkv.cybergraph.keeping.gc import collect, find_garbage
+from cyberkv.cybergraph.keeping.reach import reach
+from cyberkv.cybergraph.keeping.room import Room, write_cap
 from cyberkv.cybergraph.store import DiskStore
-from cyberkv.cybergraph.store.fsck import fsck
-from cyberkv.cybergraph.store.gc import collect, find_garbage
-from cyberkv.cybergraph.store.reach import reach
-from cyberkv.cybergraph.store.room import Room, write_cap
 from tests.contracts.synthetic import make_conversation
 
 NUMBERS = st.integers(0, 5)
@@ -35,7 +35,7 @@ class CapMachine(RuleBasedStateMachine):
 
     def open(self) -> None:
         self.store, self.index = DiskStore(self.path / "store"), Index(self.path / "index")
-        self.room = Room(self.store, lambda: self.index)
+        self.room = Room(self.store, lambda: self.index, lambda *_: True)
 
     def close(self) -> None:
         self.evicted += self.room.evicted_leaves

@@ -14,14 +14,14 @@ from cyberkv.cybergraph import chain
 from cyberkv.cybergraph.cid import Cid
 from cyberkv.cybergraph.errors import TierFull
 from cyberkv.cybergraph.index import Index
+from cyberkv.cybergraph.keeping.fsck import fsck
+from cyberkv.cybergraph.keeping.gc import collect, find_garbage
+from cyberkv.cybergraph.keeping.room import Room
+from cyberkv.cybergraph.keeping.victims import RUN_BYTES, choose, place_of, turn
 from cyberkv.cybergraph.nodes import links
 from cyberkv.cybergraph.store import DiskStore, Store
 from cyberkv.cybergraph.store.catalog import Place
-from cyberkv.cybergraph.store.fsck import fsck
-from cyberkv.cybergraph.store.gc import collect, find_garbage
-from cyberkv.cybergraph.store.room import Room
 from cyberkv.cybergraph.store.slab import SlabId
-from cyberkv.cybergraph.store.victims import RUN_BYTES, choose, place_of, turn
 from tests.contracts.synthetic import entries, leaf, make_conversation, make_model
 
 MODEL = make_model().cid()
@@ -149,41 +149,59 @@ def test_a_run_is_taken_whole_up_to_a_megabyte() -> None:
 
 
 @given(
-    kept=st.integers(0, 3), fetched=st.integers(0, 3), loose=st.integers(0, 6), coming=st.integers(1, 8),
-    spare=st.integers(-4, 12),
+    kept=st.integers(0, 3), fetched=st.integers(0, 3), gone=st.integers(0, 2), loose=st.integers(0, 6),
+    coming=st.integers(1, 8), spare=st.integers(-4, 12),
 )  # fmt: skip
-def test_what_may_be_the_only_copy_stays(kept: int, fetched: int, loose: int, coming: int, spare: int) -> None:
-    """Rooms of 4 KiB slots: `kept` talks of 3 leaves, `fetched` ones of 3, `loose` leaves, and then `coming` more."""
+def test_what_may_be_the_only_copy_stays(
+    kept: int, fetched: int, gone: int, loose: int, coming: int, spare: int
+) -> None:
+    """Rooms of 4 KiB slots: talks of 3 leaves, `loose` leaves, and then `coming` more.
+
+    `kept` talks are from here, `fetched` ones from a source that has them, `gone` ones from one that has them no more.
+    """
     with opened() as (store, index):
         mine = [make_conversation(store, [number] * 9, flavour="mine") for number in range(kept)]
         theirs = [make_conversation(store, [number] * 9, flavour="theirs") for number in range(fetched)]
+        lost = [make_conversation(store, [number] * 9, flavour="lost") for number in range(gone)]
         garbage = [leaf(b"loose %d" % number) for number in range(loose)]
         store.put_many(garbage)
-        for number, root in enumerate([*mine, *theirs]):
+        for number, root in enumerate([*mine, *theirs, *lost]):
             index.set_head(f"talk {number}", root, "")
         for root in theirs:
-            index.add_sources(root, ["http://127.0.0.1:1"])
-        needed = walk(store, mine)
+            index.add_sources(root, ["http://gone", "http://there"])
+        for root in lost:
+            index.add_sources(root, ["http://gone"])
+        needed = walk(store, [*mine, *lost])
         wanted = {cid for cid in walk(store, theirs) if cid.codec == "raw"} - needed
-        with closing(Room(store, lambda: index)) as room:
+        asked: set[tuple[str, Cid]] = set()
+
+        def has(source: str, root: Cid) -> bool:
+            asked.add((source, root))
+            return source == "http://there"
+
+        with closing(Room(store, lambda: index, has)) as room:
             cap_bytes = store.used_bytes() + spare * 4096
             more = [leaf(b"more %d" % number) for number in range(coming)]
             before = set(store.cids())
             over = max(0, coming - spare)  # slots that have to go
-            if over > len(wanted) + loose:
+            if over <= loose:
+                room.fit(cap_bytes, coming * 4096, [cid for cid, _ in more])
+                assert asked == set()  # nobody is asked while there is anything else
+            elif over > len(wanted) + loose:
                 with pytest.raises(TierFull) as caught:
                     room.fit(cap_bytes, coming * 4096, [cid for cid, _ in more])
                 assert caught.value.data["cap_bytes"] == cap_bytes
                 assert set(store.cids()) == before
                 return
             room.fit(cap_bytes, coming * 4096, [cid for cid, _ in more])
-            gone = before - set(store.cids())
+            evicted = before - set(store.cids())
             assert store.used_bytes() + coming * 4096 <= cap_bytes
-            assert gone <= wanted | {cid for cid, _ in garbage}
-            if gone & wanted:
-                assert {cid for cid, _ in garbage} <= gone  # nobody's first
-            assert (len(gone) > 0) == (over > 0)
-            assert room.evicted_leaves == len(gone)
+            assert evicted <= wanted | {cid for cid, _ in garbage}
+            if evicted & wanted:
+                assert {cid for cid, _ in garbage} <= evicted  # nobody's first
+                assert asked >= {("http://there", root) for root in theirs}
+            assert (len(evicted) > 0) == (over > 0)
+            assert room.evicted_leaves == len(evicted)
             store.put_many(more)
 
 

@@ -1,5 +1,6 @@
 """Loads that fail between the hit and the read, again and again: each is one miss, and nothing is used up."""
 
+import os
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 
 from cyberkv.cybergraph import chain
 from cyberkv.cybergraph.cid import Cid
-from cyberkv.cybergraph.store import MemoryStore
+from cyberkv.cybergraph.store import DiskStore, MemoryStore
 from cyberkv.cybergraph.store.wrap import WrapperStore
 from cyberkv.runtime.checkpoint import checkpoint, resume
 from cyberkv.runtime.engine import Engine
@@ -106,3 +107,28 @@ def test_each_failed_load_is_one_miss_and_the_answer_is_the_same(engine: Engine,
     assert again.counts.misses == []
     assert torch.equal(again.next_logits(), control)
     assert not torch.equal(control, expected)
+
+
+def test_what_cannot_be_read_just_now_is_missed_and_stays(tiny_engine: Callable[..., Engine]) -> None:
+    engine = tiny_engine()
+    live = started(engine, TOKENS)
+    leaf = chain.Block.decode(engine.store.get(live.blocks[2])).kv[0]
+    assert isinstance(engine.store, DiskStore)
+    [place] = engine.store.places([leaf])
+    assert place is not None
+    slab = engine.store.path / place.slab.file_name
+    data = slab.read_bytes()
+    os.truncate(slab, place.offset + 10)
+    again = Live(engine)
+    again.adopt(live.blocks, TOKENS[:96])
+    assert [miss.position_start for miss in again.counts.misses] == [32]
+    assert "cut short" in again.counts.misses[0].reason
+    slab.write_bytes(data)
+    whole = Live(engine)
+    whole.adopt(live.blocks, TOKENS[:96])
+    assert (whole.counts.misses, whole.blocks) == ([], live.blocks)
+    with slab.open("r+b") as file:  # the control: bytes that are there and wrong go
+        file.seek(place.offset)
+        file.write(bytes([data[place.offset] ^ 1]))
+    Live(engine).adopt(live.blocks, TOKENS[:96])
+    assert engine.store.places([leaf]) == [None]

@@ -10,7 +10,7 @@ import torch
 from cyberkv.cybergraph import chain
 from cyberkv.cybergraph.cid import Cid
 from cyberkv.cybergraph.errors import IdentityMismatch, OutOfRange, TierFull
-from cyberkv.cybergraph.store.fsck import fsck
+from cyberkv.cybergraph.keeping.fsck import fsck
 from cyberkv.runtime.canonical import CHUNK_TOKENS
 from cyberkv.runtime.checkpoint import checkpoint, resume
 from cyberkv.runtime.engine import Engine

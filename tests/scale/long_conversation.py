@@ -9,11 +9,11 @@ from pathlib import Path
 from cyberkv.cybergraph import chain
 from cyberkv.cybergraph.cid import Cid
 from cyberkv.cybergraph.index import Index
+from cyberkv.cybergraph.keeping.fsck import fsck
+from cyberkv.cybergraph.keeping.gc import collect
 from cyberkv.cybergraph.nodes import EMPTY_TAIL, Block
 from cyberkv.cybergraph.peers import CarFilePeer
 from cyberkv.cybergraph.store import DiskStore, Store
-from cyberkv.cybergraph.store.fsck import fsck
-from cyberkv.cybergraph.store.gc import collect
 from cyberkv.cybergraph.transfer import fetch, plan_publish, publish_car
 from tests.scale.measure import Measured
 from tests.wire.synthetic import BLOCK_SIZE, MODEL

@@ -6,10 +6,18 @@ import pytest
 
 from tests.scale.measure import MIB, in_child
 
-CONSTANT = {"walk", "fork"}
-"""Work that keeps nothing of what it has passed."""
-BYTES_PER_BLOCK = 2048
-"""Most that other work may keep of a block: names and counts, never payload."""
+FLAT_BYTES = 8 * MIB
+STAGING_BYTES = 16 * MIB
+"""What blocks and pages on their way to the disk take besides, in work that keeps anything."""
+BYTES_PER_BLOCK = {
+    "record": 1024, "missing": 256, "plan": 384, "export": 64, "rebuild": 1024, "fsck": 1024, "gc": 64, "import": 1152,
+    "import again": 96,
+}  # fmt: skip
+"""Most that is kept of a block: names and counts, never payload. Work that is not named keeps nothing.
+
+Measured with 100,000 blocks, staging counted in: 917 bytes a block to record, 1,059 to import, 787 to make the index
+anew, 788 to check, 322 to plan, 181 to list what is missing, 92 to import again, under 50 to export and to collect.
+"""
 
 
 @pytest.mark.parametrize("blocks", [10_000, pytest.param(100_000, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
@@ -26,4 +34,5 @@ def test_a_long_conversation(tmp_path: Path, blocks: int) -> None:
     }  # fmt: skip
     for name, peak_bytes in peaks.items():
         print(f"{name}: {peak_bytes / MIB:.1f} MiB for {blocks} blocks")
-        assert peak_bytes < (8 * MIB if name in CONSTANT else 64 * MIB + blocks * BYTES_PER_BLOCK), name
+        kept_bytes = STAGING_BYTES + blocks * BYTES_PER_BLOCK[name] if name in BYTES_PER_BLOCK else FLAT_BYTES
+        assert peak_bytes < kept_bytes, name

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cyberkv.cybergraph.car import GATHER_BYTES, MAX_VECTORS, car_header, read_car, write_car
+from cyberkv.cybergraph.car import GATHER_BUFFERS, GATHER_BYTES, car_header, read_car, write_car
 from cyberkv.cybergraph.cid import Buffer, Cid, Codec
 from cyberkv.cybergraph.errors import DigestMismatch, LimitExceeded, TruncatedCar
 from cyberkv.cybergraph.limits import MAX_LEAF_BYTES, MAX_NODE_BYTES
@@ -109,7 +109,7 @@ def test_gather_lists_are_bounded() -> None:
         cid = Cid.of(data, "raw", "blake3")
         lists = Lists()
         assert write_car(lists, [cid], [(cid, data)] * blocks) == sum(lists.sizes_bytes)
-        assert max(lists.counts) <= MAX_VECTORS
+        assert max(lists.counts) <= GATHER_BUFFERS
         assert max(lists.sizes_bytes) < GATHER_BYTES + MAX_LEAF_BYTES + 100
         assert len(lists.counts) > 4
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cyberkv.cybergraph.cid import Cid
-from cyberkv.cybergraph.errors import DigestMismatch, TierFull
+from cyberkv.cybergraph.errors import BlockNotFound, DigestMismatch, TierFull
 from cyberkv.cybergraph.store import DiskStore, reading, slab, writing
 from cyberkv.cybergraph.store.catalog import Place
 from cyberkv.cybergraph.store.slab import address
@@ -209,3 +209,44 @@ def test_only_what_is_still_damaged_is_dropped(tmp_path: Path) -> None:
         assert store.put_many(made) == 1
         assert store.drop_damaged(cid for cid, _ in made) == {}
         assert store.get(made[1][0]) == made[1][1]
+
+
+@pytest.mark.parametrize("how", ["gone", "cut"])
+def test_a_slab_that_lost_leaves_is_not_written_to(tmp_path: Path, how: str) -> None:
+    made = blocks(6)
+    slab = tmp_path / "slab-8-0.kvd"
+    with DiskStore(tmp_path) as store:
+        store.put_many(made[:4])
+        store.delete_many([made[0][0]])
+        data = slab.read_bytes()
+    slab.unlink() if how == "gone" else os.truncate(slab, 2 * 8192)
+    with DiskStore(tmp_path) as store:
+        store.put_many(made[4:])
+        assert [each.slab.number for each in store.places([made[4][0], made[5][0]]) if each] == [1, 1]
+        slab.write_bytes(data)
+        assert [store.get(cid) for cid, _ in made[1:]] == [data for _, data in made[1:]]
+        store.put(*made[0])
+        assert [each.slab.number for each in store.places([made[0][0]]) if each] == [0]  # the control
+
+
+def test_what_cannot_be_read_is_dropped_only_when_told_so(tmp_path: Path) -> None:
+    made = blocks(3)
+    with DiskStore(tmp_path) as store:
+        store.put_many(made)
+        slab = tmp_path / "slab-8-0.kvd"
+        data = slab.read_bytes()
+        os.truncate(slab, 2 * 8192 + 10)
+        cut = made[2][0]
+        with pytest.raises(DigestMismatch) as caught:
+            store.get(cut)
+        assert caught.value.data["unreadable"]
+        assert store.drop_damaged(cid for cid, _ in made) == {}
+        assert not store.has(cut)  # it may be stored again
+        slab.write_bytes(data)
+        assert store.get(cut) == made[2][1]
+        assert store.has(cut)
+        os.truncate(slab, 2 * 8192 + 10)
+        assert store.drop_damaged((cid for cid, _ in made), unreadable=True) == {cut: made[2][1][:10]}
+        slab.write_bytes(data)
+        with pytest.raises(BlockNotFound):
+            store.get(cut)

@@ -6,7 +6,7 @@ import pytest
 
 from cyberkv.cybergraph import chain
 from cyberkv.cybergraph.cid import Cid
-from cyberkv.cybergraph.errors import BadReference, OutOfRange
+from cyberkv.cybergraph.errors import BadReference, BlockNotFound, OutOfRange
 from cyberkv.cybergraph.nodes import Block
 from cyberkv.cybergraph.store import MemoryStore
 from tests.contracts.synthetic import BLOCK_SIZE, make_conversation, make_model
@@ -38,6 +38,19 @@ def test_a_fork_outside_the_conversation_writes_nothing(memory_store: MemoryStor
     with pytest.raises(OutOfRange, match=str(LENGTH)):
         chain.fork_root(memory_store, parent, at, block_bytes=7)
     assert set(memory_store.cids()) == before
+
+
+def test_a_fork_shares_only_blocks_whose_leaves_are_here(memory_store: MemoryStore) -> None:
+    parent = make_conversation(memory_store, range(LENGTH))
+    third = list(chain.walk(memory_store, chain.load_root(memory_store, parent)))[2]
+    memory_store.delete_many(third.block.kv)
+    before = set(memory_store.cids())
+    with pytest.raises(BlockNotFound, match=str(third.block.kv[0])) as caught:
+        chain.fork_root(memory_store, parent, 3 * BLOCK_SIZE, block_bytes=7)
+    assert f"cyberkv fetch {parent}" in caught.value.hint
+    assert set(memory_store.cids()) == before
+    cid, shared = chain.fork_root(memory_store, parent, 3 * BLOCK_SIZE - 1, block_bytes=7)  # the control: before it
+    assert (shared, chain.missing(memory_store, cid)) == (2, [])
 
 
 def test_only_a_conversation_can_be_forked(memory_store: MemoryStore) -> None:

@@ -9,10 +9,10 @@ import pytest
 from cyberkv.cybergraph import chain
 from cyberkv.cybergraph.cid import Cid
 from cyberkv.cybergraph.index import Index, IndexEntry
+from cyberkv.cybergraph.keeping.fsck import Counts, fsck
 from cyberkv.cybergraph.nodes import EMPTY_TAIL, Block, Segment
 from cyberkv.cybergraph.prefix import PrefixKey
 from cyberkv.cybergraph.store import DiskStore, Finding
-from cyberkv.cybergraph.store.fsck import Counts, fsck
 from tests.contracts.disk import flip
 from tests.contracts.other import other
 from tests.contracts.synthetic import entries, leaf, make_blocks, make_conversation, make_model
@@ -267,7 +267,7 @@ def test_beside_a_writer_nothing_is_reported_that_is_only_under_way(home: Path) 
     code = """
         from itertools import count
         from select import select
-        from cyberkv.cybergraph.store.gc import collect
+        from cyberkv.cybergraph.keeping.gc import collect
         with DiskStore(home / "store") as store, Index(home / "index") as index:
             for number in count():
                 tokens = range(number, number + 40)

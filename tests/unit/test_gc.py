@@ -9,11 +9,11 @@ from cyberkv.cybergraph import chain
 from cyberkv.cybergraph.cid import Cid
 from cyberkv.cybergraph.errors import BlockNotFound, DigestMismatch, Refused
 from cyberkv.cybergraph.index import Index
+from cyberkv.cybergraph.keeping.fsck import fsck
+from cyberkv.cybergraph.keeping.gc import collect, find_garbage
+from cyberkv.cybergraph.keeping.quarantine import quarantine, quarantined
 from cyberkv.cybergraph.nodes import Block, ModelCard, Tail
 from cyberkv.cybergraph.store import DiskStore
-from cyberkv.cybergraph.store.fsck import fsck
-from cyberkv.cybergraph.store.gc import collect, find_garbage
-from cyberkv.cybergraph.store.quarantine import quarantine, quarantined
 from tests.contracts.disk import flip, in_child
 from tests.contracts.other import other
 from tests.contracts.synthetic import blocks, entries, leaf, make_blocks, make_conversation, make_model
@@ -245,7 +245,7 @@ def test_a_kill_at_each_step_of_a_delete(talks: Home, step: str) -> None:
     child = in_child(
         """
         from cyberkv.cybergraph.index import Index
-        from cyberkv.cybergraph.store.gc import collect
+        from cyberkv.cybergraph.keeping.gc import collect
         def on_step(step):
             if step == args[0]:
                 os.kill(os.getpid(), signal.SIGKILL)

@@ -269,26 +269,38 @@ def test_rebuild_from_blocks_alone(home: Path) -> None:
             assert index.rebuild(store).names == []
 
 
-def test_a_rebuild_brings_back_only_whole_and_wanted_names(index: Index, memory_store: MemoryStore) -> None:
+def test_a_rebuild_brings_back_only_usable_names_of_whole_conversations(
+    index: Index, memory_store: MemoryStore
+) -> None:
     whole = make_conversation(memory_store, range(9), title="whole")
-    make_conversation(memory_store, range(100, 109), title="dropped")
     make_conversation(memory_store, range(200, 209), title=" unusable ")
     make_conversation(memory_store, range(300, 309), title=str(whole))
     cut = make_conversation(memory_store, range(400, 409), title="cut")
     tail = make_conversation(memory_store, range(500, 509), title="tail")
-    renamed = make_conversation(memory_store, range(600, 609), title="renamed")
     root = chain.load_root(memory_store, cut)
     lost = next(step.block.kv[0] for step in chain.walk(memory_store, root))
     lost_tail = chain.load_root(memory_store, tail).tail.kv
     assert lost_tail is not None
     memory_store.delete_many([lost, *lost_tail])
-    index.set_head("dropped", whole, "")
-    index.drop("dropped")
-    index.set_head("renamed", whole, "mine")
     done = index.rebuild(memory_store)
     assert done.names == ["whole"]
-    assert {each.name: each.root for each in index.heads()} == {"whole": whole, "renamed": whole}
-    assert {cut, tail, renamed} < set(done.conversations)
+    assert {each.name: each.root for each in index.heads()} == {"whole": whole}
+    assert {cut, tail} < set(done.conversations)
+
+
+def test_only_an_index_that_was_lost_as_a_whole_takes_names_from_titles(home: Path) -> None:
+    with DiskStore(home / "store") as store:
+        mine = make_conversation(store, range(9), title="theirs")
+        make_conversation(store, range(100, 109), title="never named")
+        with Index(home / "index") as index:
+            index.set_head("mine", mine, "")
+            assert index.rebuild(store).names == []
+            index.drop("mine")
+            assert index.rebuild(store).names == []  # neither under the name it had nor under its title
+            assert index.heads() == []
+        shutil.rmtree(home / "index")
+        with Index(home / "index") as index:
+            assert index.rebuild(store).names == ["never named", "theirs"]  # the control
 
 
 def test_a_rebuild_says_what_it_cannot_index(index: Index, memory_store: MemoryStore) -> None:

@@ -1,4 +1,5 @@
 import io
+import os
 import socket
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +20,7 @@ from cyberkv.cybergraph.errors import (
     TruncatedCar,
 )
 from cyberkv.cybergraph.peers import CarFilePeer, HttpPeer, Patience, Peer, carfile, open_peer
+from cyberkv.cybergraph.peers.kubo import RpcAddress
 from cyberkv.cybergraph.peers.line import SLACK_BYTES, Meter
 from cyberkv.cybergraph.peers.url import GatewayUrl
 from tests.contracts.peer import ABSENT, PeerContract
@@ -98,8 +100,10 @@ class TestCarFile(PeerContract):
 
 
 def test_a_file_that_is_not_there_is_not_found(tmp_path: Path) -> None:
-    for path in (tmp_path / "none.car", tmp_path):
-        with pytest.raises(NotFound, match=str(path)):
+    pipe = tmp_path / "pipe.car"
+    os.mkfifo(pipe)
+    for path in (tmp_path / "none.car", tmp_path, pipe, Path("/proc/self/mem")):
+        with pytest.raises(NotFound, match=f"cannot read {path}"):
             CarFilePeer(path)
 
 
@@ -134,6 +138,29 @@ def test_gateway_urls(text: str, shown: str) -> None:
 def test_other_urls_are_refused(text: str) -> None:
     with pytest.raises(BadReference) as caught:
         GatewayUrl.parse(text)
+    assert "secret" not in str(caught.value) + str(caught.value.data)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("http://127.0.0.1:5001/", "http://127.0.0.1:5001"),
+        ("https://node.example/api/v0/", "https://node.example"),
+        ("/ip6/::1/tcp/5001", "http://[::1]:5001"),
+    ],
+)
+def test_addresses_of_nodes(text: str, shown: str) -> None:
+    assert str(RpcAddress.parse(text)) == shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["ftp://a", "http://", "http://a/api", "http://a/api/v0?b", "http://a/ipfs/x", "http://a:port", "127.0.0.1:5001",
+     "http://user:secret@a:5001", "/ip4/127.0.0.1/udp/5001", "/ip4/127.0.0.1/tcp/0", "/ip4/127.0.0.1/tcp/5001/ws"],
+)  # fmt: skip
+def test_other_addresses_are_refused(text: str) -> None:
+    with pytest.raises(BadReference) as caught:
+        RpcAddress.parse(text)
     assert "secret" not in str(caught.value) + str(caught.value.data)
 
 

@@ -1,5 +1,6 @@
 """A cap that holds: across restarts, against what is in use, and beside other processes."""
 
+import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -9,13 +10,13 @@ import pytest
 
 from cyberkv.cybergraph import chain
 from cyberkv.cybergraph.cid import Cid
-from cyberkv.cybergraph.errors import TierFull, UnsupportedFormat
+from cyberkv.cybergraph.errors import CyberKVError, TierFull, UnsupportedFormat
 from cyberkv.cybergraph.index import Index
+from cyberkv.cybergraph.keeping.clock import FLUSH_TICKS, Clock
+from cyberkv.cybergraph.keeping.room import FILE_NAME, MAX_CAP_BYTES, Room, read_cap, write_cap
 from cyberkv.cybergraph.store import DiskStore
 from cyberkv.cybergraph.store.catalog import Place
-from cyberkv.cybergraph.store.clock import FLUSH_TICKS, Clock
 from cyberkv.cybergraph.store.lock import WriterLock
-from cyberkv.cybergraph.store.room import FILE_NAME, Room, read_cap, write_cap
 from cyberkv.cybergraph.store.slab import SlabId
 from tests.contracts.disk import flip, in_child
 from tests.contracts.other import other
@@ -178,12 +179,40 @@ def test_a_damaged_page_table_evicts_nothing(home: Path) -> None:
         assert set(store.cids()) == before
 
 
-@pytest.mark.parametrize("text", ["", "-1", "many", "1e9", "٣"])
+@pytest.mark.parametrize("text", ["", "-1", "many", "1e9", "٣", str(1 << 63), "9" * 400])
 def test_a_cap_that_is_no_number_is_refused(home: Path, text: str) -> None:
     fill(home, 0)
     (home / "store" / FILE_NAME).write_text(text)
     with pytest.raises(UnsupportedFormat, match="not a number"):
         read_cap(home / "store")
+
+
+def test_the_highest_cap_is_read_as_it_was_written(home: Path) -> None:
+    fill(home, 0)
+    for cap_bytes in (MAX_CAP_BYTES, (1 << 53) + 1, 0):
+        write_cap(home / "store", cap_bytes)
+        assert read_cap(home / "store") == cap_bytes
+
+
+def test_a_pipe_keeps_nobody_waiting(home: Path) -> None:
+    fill(home, 0)
+    for name in (FILE_NAME, "clock"):
+        (home / "store" / name).unlink(missing_ok=True)
+        os.mkfifo(home / "store" / name)
+    with pytest.raises(CyberKVError, match="not a regular file"):
+        read_cap(home / "store")
+    assert Clock(home / "store" / "clock").now == 0
+    write_cap(home / "store", 4096)  # puts a file in its place
+    assert read_cap(home / "store") == 4096
+
+
+def test_a_damaged_count_of_writers_stops_nobody(tmp_path: Path) -> None:
+    (tmp_path / "WRITERS").write_bytes(b"\xff" * 8)
+    first = WriterLock(tmp_path)
+    second = WriterLock(tmp_path)
+    assert (first.joined, second.joined) == (1, 1)
+    second.close()
+    first.close()
 
 
 def test_writers_share_and_one_may_be_alone(tmp_path: Path) -> None:
@@ -272,7 +301,7 @@ def test_a_kill_at_each_step_of_an_eviction(home: Path, step: str, gone: list[in
         """
         from contextlib import closing
         from cyberkv.cybergraph.index import Index
-        from cyberkv.cybergraph.store.room import Room
+        from cyberkv.cybergraph.keeping.room import Room
         from tests.contracts.synthetic import leaf
         def on_step(step):
             if step == args[0]:

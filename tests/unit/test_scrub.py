@@ -1,5 +1,6 @@
 """A scrub finds what went bad, stays out of the way, and stops at once."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from threading import Event
@@ -7,10 +8,10 @@ from threading import Event
 import pytest
 
 from cyberkv.cybergraph.cid import Cid
+from cyberkv.cybergraph.keeping import scrub as scrubbing
+from cyberkv.cybergraph.keeping.quarantine import quarantine, quarantined
+from cyberkv.cybergraph.keeping.scrub import Scrub
 from cyberkv.cybergraph.store import DiskStore, Finding
-from cyberkv.cybergraph.store import scrub as scrubbing
-from cyberkv.cybergraph.store.quarantine import quarantine
-from cyberkv.cybergraph.store.scrub import Scrub
 from tests.contracts.disk import flip
 from tests.contracts.synthetic import blocks, make_conversation
 
@@ -57,6 +58,60 @@ def test_damage_is_told_and_taken_out(tmp_path: Path) -> None:
         again = Scrub(reading, told, rate_bytes_s=FAST)
         run_to_the_end(again)
         assert (again.done.damaged, len(told.findings)) == (0, 2)
+
+
+def spoil(path: Path, how: str) -> Callable[[], object]:
+    """Make all leaves of a store unreadable; give what puts that right."""
+    slab = path / "slab-8-0.kvd"
+    data = slab.read_bytes()
+    if how == "gone":
+        slab.rename(path / "away")
+        return lambda: (path / "away").rename(slab)
+    os.truncate(slab, 100)
+    return lambda: slab.write_bytes(data)
+
+
+@pytest.mark.parametrize("how", ["gone", "cut"])
+def test_what_cannot_be_read_is_told_once_and_left(tmp_path: Path, how: str) -> None:
+    made = blocks(5)
+    with DiskStore(tmp_path) as store:
+        store.put_many(made)
+    with DiskStore(tmp_path) as store, DiskStore(tmp_path, read_only=True) as reading:
+        put_back = spoil(tmp_path, how)
+        told = Told()
+        scrub = Scrub(reading, told, drop=lambda cid: bool(quarantine(store, [cid])), rate_bytes_s=FAST)
+        run_to_the_end(scrub)
+        assert scrub.done.damaged == 0
+        assert len(told.findings) == 1  # one file, however many leaves it held
+        assert {"gone": "is missing", "cut": "is cut short"}[how] in told.findings[0].reason
+        assert list(quarantined(store)) == []
+        put_back()
+        assert [store.get(cid) for cid, _ in made] == [data for _, data in made]
+        flip(store, made[2][0])  # the control
+        told = Told()
+        run_to_the_end(Scrub(reading, told, drop=lambda cid: bool(quarantine(store, [cid])), rate_bytes_s=FAST))
+        assert [each.cid for each in told.findings] == [made[2][0]]
+        assert store.missing([cid for cid, _ in made]) == [made[2][0]]
+
+
+@pytest.mark.parametrize("lead", [0, 77, 255])
+def test_a_round_begins_anywhere_and_comes_to_each_block_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lead: int
+) -> None:
+    with DiskStore(tmp_path) as store:
+        make_conversation(store, range(23))
+        store.put_many(blocks(600))
+        some = next(cid.digest for cid in store.cids() if cid.codec == "raw")
+        for start in (bytes([lead]) + bytes(31), bytes([lead]) + b"\xff" * 31, some):
+            monkeypatch.setattr(scrubbing, "urandom", lambda _, start=start: start)
+            met = list(Scrub(store, Told())._circle())
+            assert sorted(met) == sorted(store.cids())
+            leads = [(cid.digest[0] - start[0]) % 256 for cid in met if cid.digest[0] != start[0]]
+            assert leads == sorted(leads)
+            assert [cid for cid in met if cid.digest[0] == start[0] and cid.digest < start] == [
+                cid for cid in met[-600:] if cid.digest[0] == start[0] and cid.digest < start
+            ]
+            assert next(cid for cid in met if cid.codec == "raw").digest >= start or lead == 255
 
 
 def test_what_others_have_put_right_is_not_told(tmp_path: Path) -> None:

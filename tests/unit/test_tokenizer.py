@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers
 
 from cyberkv.cybergraph.errors import Corrupt, LimitExceeded, Refused, UnsupportedModel
-from cyberkv.runtime.models.template import ChatTemplate
+from cyberkv.runtime.models.template import MAX_RENDERED_BYTES, ChatTemplate
 from cyberkv.runtime.models.tokenizer import TextCodec
 from tests.numerics.tiny import write_tokenizer
 
@@ -284,6 +284,8 @@ ENDLESS = {
     "folded while compiling": "{{ 7 ** (7 ** 11) }}",
     "doubling": "{% set n = namespace(x='xxxxxxxx') %}{% for i in range(99) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
     "filters": "{{ 'x' | center(10 ** 11) }}",
+    "wide": "{% set x = '😀' * 1000 %}{% for i in range(60000) %}{{ x }}{% endfor %}",
+    "bytes": "{{ '😀' * (2 ** 21 + 1) }}",
 }
 
 
@@ -293,8 +295,15 @@ def test_a_template_that_never_ends_or_fills_memory_is_stopped(source: str, monk
     with pytest.raises(LimitExceeded) as caught:
         ChatTemplate(source, {}).render(HELLO, generate=True)
     assert caught.value.hint
-    # The control: the bounds leave room for a long honest conversation.
+    # The controls: a text as long as the bound, which JSON makes longer still, and a long honest conversation.
+    assert ChatTemplate("{{ '\\x00' * 2 ** 23 }}", {}).render(HELLO, generate=True) == "\0" * MAX_RENDERED_BYTES
     assert "Hello" in ChatTemplate(CHATML, {}).render(HELLO * 2000, generate=True)
+
+
+def test_what_a_template_objects_to_is_cut_short() -> None:
+    with pytest.raises(Refused) as caught:
+        ChatTemplate("{{ raise_exception('no ' * 10 ** 7) }}", {}).render(HELLO, generate=True)
+    assert 1000 < len(str(caught.value)) < 2000
 
 
 def test_a_template_runs_no_file_of_the_folder_it_is_used_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """Damage is put right from the gateway that a conversation came from, and never by naming private blocks to one."""
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -9,14 +10,16 @@ import pytest
 from cyberkv.cybergraph import chain
 from cyberkv.cybergraph.car import write_car
 from cyberkv.cybergraph.cid import Cid
+from cyberkv.cybergraph.errors import TierFull
 from cyberkv.cybergraph.index import Index
+from cyberkv.cybergraph.keeping.fsck import Counts, fsck
+from cyberkv.cybergraph.keeping.quarantine import quarantine, quarantined
+from cyberkv.cybergraph.keeping.repair import Repaired, repair
+from cyberkv.cybergraph.keeping.room import Room
 from cyberkv.cybergraph.nodes import Block
-from cyberkv.cybergraph.peers import HttpPeer
+from cyberkv.cybergraph.peers import HttpPeer, Patience, Peer, open_peer
+from cyberkv.cybergraph.peers.probe import Probe
 from cyberkv.cybergraph.store import DiskStore, MemoryStore
-from cyberkv.cybergraph.store.fsck import Counts, fsck
-from cyberkv.cybergraph.store.quarantine import quarantined
-from cyberkv.cybergraph.store.repair import Repaired, repair
-from cyberkv.cybergraph.store.room import Room
 from cyberkv.cybergraph.transfer import fetch
 from tests.contracts.disk import flip
 from tests.wire.conftest import Served
@@ -54,6 +57,10 @@ def fetched(
 def block_of(store: DiskStore, root: Cid, at: int) -> tuple[Cid, Block]:
     step = list(chain.walk(store, chain.load_root(store, root)))[at]
     return step.cid, step.block
+
+
+def at(source: str, patience: Patience) -> Peer:
+    return open_peer(source, patience=patience)
 
 
 def mend(store: DiskStore, index: Index, *sources: str) -> Repaired:
@@ -119,12 +126,68 @@ def test_a_gateway_that_is_gone_is_said(store: DiskStore, index: Index, tmp_path
     assert "gone.car" in done.failed[root]
 
 
+def test_what_a_gateway_has_no_more_stays(
+    store: DiskStore, index: Index, theirs: MemoryStore, fetched: tuple[Cid, Served]
+) -> None:
+    root, served = fetched
+    sound = contents(store, root)
+    cap_bytes = store.used_bytes() - 5 * 4096
+    theirs.delete_many([root])
+    with closing(Room(store, lambda: index, Probe(at))) as room, pytest.raises(TierFull, match="only copy"):
+        room.fit(cap_bytes)
+    assert [each.split("?")[0] for each in served.requests] == [f"/ipfs/{root}"]
+    assert contents(store, root) == sound
+    # The control: what it has again may go.
+    theirs.put(root, sound[root])
+    with closing(Room(store, lambda: index, Probe(at))) as room:
+        room.fit(cap_bytes)
+    assert store.missing(sound)
+
+
+def test_a_node_is_told_of_private_blocks_no_more_than_a_gateway(store: DiskStore, index: Index) -> None:
+    mine = record(store, seed="mine")
+    index.set_head("mine", mine, "")
+    flip(store, block_of(store, mine, 1)[1].kv[0])
+    done = mend(store, index, "kubo:")
+    assert "no peer was named" in done.failed[mine]
+    index.publish(mine, [])
+    assert "no peer was named" not in mend(store, index, "kubo:").failed[mine]  # the control: it may be asked
+
+
+def test_a_node_of_wrong_form_is_kept_aside(store: DiskStore, index: Index) -> None:
+    root = record(store)
+    index.set_head("talk", root, "")
+    data = b"\xff no node"
+    bad = Cid.of(data, "dag-cbor", "sha2-256")
+    store.put(bad, data)
+    before = set(store.cids())
+    done = mend(store, index)
+    assert done.dropped == [bad]
+    assert set(store.cids()) == before - {bad}
+    assert [(cid, path.read_bytes()) for cid, path in quarantined(store)] == [(bad, data)]
+
+
+def test_what_a_slab_lost_is_given_up_by_a_repair_alone(
+    store: DiskStore, index: Index, theirs: MemoryStore, fetched: tuple[Cid, Served]
+) -> None:
+    root, _ = fetched
+    leaves = {cid for cid in contents(store, root) if cid.codec == "raw"}
+    for slab in store.path.glob("slab-*"):
+        os.truncate(slab, 0)
+    assert quarantine(store, leaves) == []
+    done = mend(store, index)
+    assert set(done.dropped) == leaves
+    assert done.refetched == {root: len(leaves)}
+    assert contents(store, root) == contents(theirs, root)
+    assert list(quarantined(store)) == []  # there were no bytes to keep
+
+
 def test_leaves_that_made_room_are_no_damage_and_come_back(
     store: DiskStore, index: Index, theirs: MemoryStore, fetched: tuple[Cid, Served], peer_at: PeerAt
 ) -> None:
     root, served = fetched
     leaves = {cid for cid in contents(store, root) if cid.codec == "raw"}
-    with closing(Room(store, lambda: index)) as room:
+    with closing(Room(store, lambda: index, Probe(at))) as room:
         room.fit(store.used_bytes() - 5 * 4096)
     gone = leaves - set(store.cids())
     assert 5 <= len(gone) <= len(leaves)

@@ -11,6 +11,8 @@ from cyberkv.cybergraph.index import Index
 from cyberkv.cybergraph.peers import HttpPeer
 from cyberkv.cybergraph.store import MemoryStore
 from cyberkv.cybergraph.transfer import fetch
+from cyberkv.cybergraph.transfer.fetch import _Pile
+from cyberkv.cybergraph.transfer.sources import Sources
 from tests.wire.liar import CAR, Exchange, lying
 from tests.wire.synthetic import contents, conversation
 from tests.wire.test_fetch_http import no_streams
@@ -85,7 +87,7 @@ def test_a_stream_that_stalls_is_met_from_the_end(index: Index, peer_at: PeerAt)
 
 
 @pytest.mark.parametrize("fails", [1, 2, 3])
-def test_a_source_that_failed_is_asked_again_after_a_rest(index: Index, peer_at: PeerAt, fails: int) -> None:
+def test_a_source_that_failed_is_asked_again_but_not_for_ever(index: Index, peer_at: PeerAt, fails: int) -> None:
     origin, root = conversation(blocks=3)
     blocks = contents(origin, root)
     victim = list(blocks)[-1]  # wanted last and alone, so that failures come in a row
@@ -105,6 +107,32 @@ def test_a_source_that_failed_is_asked_again_after_a_rest(index: Index, peer_at:
     assert contents(store, root) == blocks
     assert len(report.refused) == fails
     assert report.sources[0].state == "ok"
+
+
+def test_a_source_that_failed_rests_first_and_longer_each_time(peer_at: PeerAt) -> None:
+    origin, root = conversation(blocks=3)
+    blocks = contents(origin, root)
+    first, victim = list(blocks)[-2:]
+    now_s, asked_s = [0.0], list[float]()
+
+    def failing(talk: Exchange) -> None:
+        if talk.cid == victim:
+            asked_s.append(now_s[0])
+        early(talk) if talk.cid == victim and len(asked_s) < 3 else no_streams(talk)
+
+    def pass_time() -> None:
+        now_s[0] += 0.06
+
+    with lying(blocks, failing) as server:
+        sources = Sources(root, [peer_at(server.url)], 1 << 20, pass_time, lambda: now_s[0])
+        for cid in (first, victim):  # one that never gave anything would not be asked again
+            pile = _Pile([cid])
+            sources.bring(pile)
+            assert pile.came == {cid: blocks[cid]}
+        sources.close()
+    assert len(asked_s) == 3
+    assert asked_s[1] - asked_s[0] >= 0.1
+    assert asked_s[2] - asked_s[1] >= 0.4
 
 
 def test_several_sources_are_asked_only_for_what_is_missing(index: Index, peer_at: PeerAt) -> None:

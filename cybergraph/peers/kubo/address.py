@@ -10,13 +10,13 @@
 Credential(kind='bearer')
 """
 
-import http.client
+import re
 from base64 import b64encode
 from dataclasses import dataclass, field
 from typing import Final, Self
-from urllib.parse import urlsplit
 
 from ...errors import BadReference
+from ..endpoint import Endpoint
 
 DEFAULT_ADDRESS: Final = "http://127.0.0.1:5001"
 """Where a node's RPC listens unless it is told otherwise."""
@@ -51,58 +51,22 @@ class Credential:
 
 
 @dataclass(frozen=True)
-class RpcAddress:
-    """Scheme, host and port; the RPC answers at `/api/v0` below them."""
+class RpcAddress(Endpoint):
+    """The RPC answers at `/api/v0`, which may be part of the text that names it."""
 
-    scheme: str
-    host: str
-    port: int | None
+    kind = "the address of a Kubo node's RPC"
+    hint = "write http://host:5001 or /ip4/127.0.0.1/tcp/5001"
+    login_hint = "put it in a file or the environment, where no process list shows it"
+    paths = re.compile(r"(?:/api/v0)?/*")
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read a URL, with or without `/api/v0`, or a multiaddr such as `/ip4/127.0.0.1/tcp/5001`.
-
-        Raises `BadReference`.
-        """
-        if text.startswith("/"):
-            return cls._from_multiaddr(text)
-        try:
-            parts = urlsplit(text)
-            port = parts.port
-        except ValueError as error:
-            raise _unusable(text) from error
-        if "@" in parts.netloc:
-            raise BadReference(
-                f"the address of the Kubo node {parts.hostname} holds a password",
-                hint="put it in a file or the environment, where no process list shows it",
-            )
-        plain = parts.path.rstrip("/") in ("", "/api/v0") and not parts.query and not parts.fragment
-        if parts.scheme not in ("http", "https") or not parts.hostname or not plain:
-            raise _unusable(text)
-        return cls(parts.scheme, parts.hostname, port)
-
-    @classmethod
-    def _from_multiaddr(cls, text: str) -> Self:
+        """Read a URL, or a multiaddr such as `/ip4/127.0.0.1/tcp/5001`. Raises `BadReference`."""
+        if not text.startswith("/"):
+            return super().parse(text)
         parts = text.strip("/").split("/")
         scheme = parts[4] if len(parts) == 5 else "http"
         sound = len(parts) in (4, 5) and parts[0] in _HOSTS and parts[2] == "tcp" and scheme in ("http", "https")
         if not sound or not parts[3].isdecimal() or not 0 < int(parts[3]) < 1 << 16:
-            raise _unusable(text)
+            raise cls.unusable(text)
         return cls(scheme, parts[1], int(parts[3]))
-
-    def connection(self, timeout_s: float) -> http.client.HTTPConnection:
-        """Build a connection that is not open yet."""
-        kind = http.client.HTTPSConnection if self.scheme == "https" else http.client.HTTPConnection
-        return kind(self.host, self.port, timeout=timeout_s)
-
-    def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.scheme}://{host}" + (f":{self.port}" if self.port is not None else "")
-
-
-def _unusable(text: str) -> BadReference:
-    return BadReference(
-        f"not the address of a Kubo node's RPC: {text!r:.120}",
-        hint="write http://host:5001 or /ip4/127.0.0.1/tcp/5001",
-        got=text[:120],
-    )

@@ -5,20 +5,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ..cid import Cid
 from ..errors import BlockNotFound, Corrupt, Refused, UnsupportedFormat
 from ..index import Index
 from ..nodes import Conversation, decode_node
+from ..store.catalog import Place
+from ..store.disk import DiskStore
 from ..survey import NODE_PREFIX
-from .catalog import Place
 from .punch import punch
 from .quarantine import quarantined
 from .reach import kept
-
-if TYPE_CHECKING:
-    from .disk import DiskStore
 
 DELETE_BLOCKS: Final = 4096
 """Blocks deleted in one transaction."""
@@ -50,7 +48,7 @@ class Swept:
     """Files that could not be made smaller or removed, with the reason. They cost room and nothing else."""
 
 
-def find_garbage(store: "DiskStore", index: Index) -> Garbage:
+def find_garbage(store: DiskStore, index: Index) -> Garbage:
     """List what nobody needs. Reads every node, no leaves.
 
     While another process writes, blocks on their way to a root are listed too. Raises `BlockNotFound` or `Corrupt`
@@ -81,7 +79,7 @@ def find_garbage(store: "DiskStore", index: Index) -> Garbage:
     )  # fmt: skip
 
 
-def collect(store: "DiskStore", index: Index) -> tuple[Garbage, Swept]:
+def collect(store: DiskStore, index: Index) -> tuple[Garbage, Swept]:
     """Delete what nobody needs and shrink the files. Call it while this process builds towards no root itself.
 
     The index lets go of a block before the store does, so a kill at any point leaves nothing that names what is gone.
@@ -106,7 +104,7 @@ def busy() -> Refused:
     )
 
 
-def _sweep(store: "DiskStore", needed: set[Cid]) -> Swept:
+def _sweep(store: DiskStore, needed: set[Cid]) -> Swept:
     """Take free slots out of the slabs, and remove what killed processes left and what quarantine need not keep.
 
     A slab is cut and never removed: a reader that has it open must meet the leaves that come into it later.

@@ -1,30 +1,30 @@
 """Room under a byte cap: the leaves that nobody needs make way for new ones, the longest unused first.
 
 What a name, its log, a publication or a pin reaches stays, with one exception: the leaves of a conversation that was
-fetched, for its peer has them too; they go last. Everything else that is reached counts as the only copy, although
-its tokens would allow computing it again: that would need the same model on the same kind of machine, which nobody
-here can promise. Where nothing else may go, the write is refused.
+fetched, if a source it came from shows that it has it now; they go last. Everything else that is reached counts as
+the only copy, although its tokens would allow computing it again: that would need the same model on the same kind of
+machine, which nobody here can promise. Where nothing else may go, the write is refused.
 """
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ..cid import Cid
 from ..database import disk_errors
 from ..errors import BlockNotFound, Corrupt, TierFull, UnsupportedFormat
 from ..index import Index
-from ..private import write_private
+from ..private import open_regular, write_private
+from ..store.disk import DiskStore
 from . import clock
 from .clock import Clock
-from .reach import kept, reach, refetchable
-from .victims import choose, place_of, slot_bytes_of, turn
-
-if TYPE_CHECKING:
-    from .disk import DiskStore
+from .reach import fetched, kept, reach
+from .victims import choose, is_wanted, place_of, slot_bytes_of, turn
 
 FILE_NAME: Final = "CAP"
+MAX_CAP_BYTES: Final = (1 << 63) - 1
+"""No file is longer."""
 AHEAD: Final = 16
 """Where something has to go, this part of the cap is cleared of what nobody wants."""
 
@@ -33,19 +33,20 @@ def read_cap(folder: Path) -> int | None:
     """Give the most bytes that the store in `folder` may hold; None for as many as the disk has room for."""
     with disk_errors(folder):
         try:
-            text = (folder / FILE_NAME).read_bytes()[:64].decode(errors="replace").strip()
+            with open_regular(folder / FILE_NAME) as file:
+                text = file.read(64).decode(errors="replace").strip()
         except FileNotFoundError:
             return None
-    if not (text.isascii() and text.isdecimal()):
+    if not (text.isascii() and text.isdecimal() and int(text) <= MAX_CAP_BYTES):
         raise UnsupportedFormat(
-            f"{folder / FILE_NAME} holds {text!r}, not a number of bytes",
+            f"{folder / FILE_NAME} holds {text!r}, not a number of bytes up to {MAX_CAP_BYTES}",
             hint="set the cap again with `cyberkv gc --cap SIZE`", path=str(folder / FILE_NAME),
         )  # fmt: skip
     return int(text)
 
 
 def write_cap(folder: Path, cap_bytes: int | None) -> None:
-    """Set the cap for every process that opens the store from now on; None lifts it."""
+    """Set the cap, at most `MAX_CAP_BYTES`, for every process that opens the store from now on; None lifts it."""
     with disk_errors(folder):
         if cap_bytes is None:
             (folder / FILE_NAME).unlink(missing_ok=True)
@@ -56,12 +57,19 @@ def write_cap(folder: Path, cap_bytes: int | None) -> None:
 class Room:
     """Keeps one open store within its cap, and the order in which its leaves were used."""
 
-    def __init__(self, store: "DiskStore", index: Callable[[], Index]) -> None:
-        """Take over the store's calls `on_touch` and `make_room`. `index` is asked for where something has to go."""
+    def __init__(
+        self, store: DiskStore, index: Callable[[], Index], has: Callable[[str, Cid], bool] = lambda *_: False
+    ) -> None:
+        """Take over the store's calls `on_touch` and `make_room`.
+
+        Where something has to go, `index` is asked for, and where that has to be leaves of conversations that were
+        fetched, `has` for whether the source a conversation came from has it now (`peers.probe`).
+        """
         self.clock = Clock(store.path / clock.FILE_NAME)
         self.evicted_leaves = 0
         self._store = store
         self._index = index
+        self._has = has
         self._queue: deque[tuple[int, Cid]] = deque()
         self._held: set[Cid] = set()
         self._joined = -1
@@ -105,16 +113,27 @@ class Room:
             self.evicted_leaves += len(victims)
 
     def _victims(self, excess_bytes: int, ahead_bytes: int, coming: Collection[Cid]) -> list[Cid]:
-        """Take enough from the queue, made anew where it is old or too short; nothing if that is not enough."""
+        """Take enough from the queue; nothing if that is not enough."""
         index = self._index()
-        elsewhere = refetchable(index)
-        held = set(index.roots()) - elsewhere
+        sources = fetched(index)
+        roots = set(index.roots())
+        turns = self._first(roots, set(sources), excess_bytes, ahead_bytes, coming)
+        if any(map(is_wanted, turns)):
+            shown = {root for root, named in sources.items() if any(self._has(each, root) for each in named)}
+            turns = self._first(roots, shown, excess_bytes, ahead_bytes, coming)
+        return list(self._take(set(turns)))
+
+    def _first(
+        self, roots: set[Cid], elsewhere: set[Cid], excess_bytes: int, ahead_bytes: int, coming: Collection[Cid]
+    ) -> list[int]:
+        """Choose from the queue, made anew where it is old or too short; nothing if that is not enough."""
+        held = roots - elsewhere
         for _ in range(2):
             if self._joined == self._store.writers.joined and held <= self._held:
                 unused = (turn for turn, cid in self._queue if self._is_unused(turn) and cid not in coming)
                 turns = list(choose(unused, excess_bytes, ahead_bytes))
                 if sum(map(slot_bytes_of, turns)) >= excess_bytes:
-                    return list(self._take(set(turns)))
+                    return turns
             self._queue = deque(sorted(self._candidates(held, elsewhere)))
             self._held, self._joined = held, self._store.writers.joined
         return []

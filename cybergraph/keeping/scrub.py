@@ -4,17 +4,16 @@ A scrub is a thread that stays out of the way: it reads at a bounded rate, and n
 the store was used for anything else.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from os import urandom
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from ..cid import Cid
+from ..cid import CID_BYTES, CID_PREFIXES, Cid
 from ..errors import BlockNotFound, Corrupt, CyberKVError
-from .base import Finding
-
-if TYPE_CHECKING:
-    from .disk import DiskStore
+from ..store.base import Finding
+from ..store.disk import DiskStore
 
 RATE_BYTES_S: Final = 16 << 20
 """Most that is read in a second: about a hundredth of what a disk gives, and 16 GiB in 17 minutes."""
@@ -40,7 +39,7 @@ class Scrub:
 
     def __init__(
         self,
-        store: "DiskStore",
+        store: DiskStore,
         report: Callable[[Finding], None],
         *,
         drop: Callable[[Cid], bool] = lambda _: True,
@@ -50,7 +49,8 @@ class Scrub:
         """Take a handle of its own on a store: what a scrub reads must not count as used.
 
         `report` is told of each damaged block, from the scrub's thread, once `drop` has taken it out of the store and
-        says that it was damaged still. `uses` counts the calls of all other work on the store.
+        says that it was damaged still. What cannot be read in full may be sound: it is told, once for each reason, and
+        left where it is. `uses` counts the calls of all other work on the store.
         """
         self.done = Scrubbed()
         self._store = store
@@ -58,6 +58,7 @@ class Scrub:
         self._drop = drop
         self._uses = uses
         self._rate_bytes_s = rate_bytes_s
+        self._told: set[str] = set()
         self._stop = Event()
         self._thread = Thread(target=self._run, name="scrub", daemon=True)
 
@@ -81,7 +82,7 @@ class Scrub:
 
     def _round(self) -> None:
         step_bytes, uses = 0, self._uses()
-        for cid in self._store.cids():
+        for cid in self._circle():
             if self._stop.is_set():
                 return
             step_bytes += self._check(cid)
@@ -89,6 +90,15 @@ class Scrub:
                 uses = self._rest(max(step_bytes, STEP_BYTES) / self._rate_bytes_s)
                 step_bytes = 0
         self.done.rounds += 1
+
+    def _circle(self) -> Iterator[Cid]:
+        """List every block once, from a random one on, so that short scrubs, too, come to every block in time."""
+        start = urandom(CID_BYTES - len(CID_PREFIXES[0]))
+        for lead in range(start[0], start[0] + 257):  # the first byte is met twice: from `start` on, and up to it
+            for form in CID_PREFIXES:
+                for cid in self._store.cids(form + bytes([lead % 256])):
+                    if cid.digest[0] != start[0] or (cid.digest >= start) == (lead == start[0]):
+                        yield cid
 
     def _rest(self, seconds: float) -> int:
         """Wait, and wait again for as long as there is other work meanwhile; give the uses so far."""
@@ -104,9 +114,18 @@ class Scrub:
             return 0  # deleted since it was listed
         except Corrupt as error:
             size_bytes = 0
-            if self._drop(cid):
+            if error.data.get("unreadable"):
+                self._tell_unreadable(cid, error)
+            elif self._drop(cid):
                 self.done.damaged += 1
                 self._report(Finding(cid, "block", error.message))
         self.done.blocks += 1
         self.done.bytes += size_bytes
         return size_bytes
+
+    def _tell_unreadable(self, cid: Cid, error: Corrupt) -> None:
+        """Tell of a block that cannot be judged; a slab that is missing is not told for each of its leaves."""
+        reason = str(error.data["reason"])
+        if reason not in self._told:
+            self._told.add(reason)
+            self._report(Finding(cid, "block", f"{error.message}; nothing was dropped"))

@@ -17,9 +17,9 @@ from pathlib import Path
 from struct import Struct
 from typing import Final
 
-from ..private import write_private
-from .catalog import Place
-from .slab import SlabId, slots_per_slab
+from ..private import open_regular, write_private
+from ..store.catalog import Place
+from ..store.slab import SlabId, slots_per_slab
 
 FILE_NAME: Final = "clock"
 FLUSH_TICKS: Final = 4096
@@ -76,8 +76,11 @@ class Clock:
 
     def _load(self) -> None:
         """Take over what is later in the file. One that is damaged is as good as none."""
+        if self._path is None:
+            return
         try:
-            data = b"" if self._path is None else self._path.read_bytes()
+            with open_regular(self._path) as file:
+                data = file.read()
         except OSError:
             return
         at = len(_MAGIC) + _NOW.size

@@ -2,16 +2,18 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from .. import chain
 from ..cid import Cid
 from ..errors import BlockNotFound, Corrupt, DigestMismatch
 from ..index import Index
 from ..nodes import Conversation, Model
+from ..peers import is_file
+from ..store.base import Finding, Store
 from ..survey import Survey
 from ..transfer.shape import Shape
-from .base import Finding, Store
-from .reach import refetchable
+from .reach import fetched
 
 LEAF_PREFIX = bytes.fromhex("0155")
 """First bytes of the CID of any raw block."""
@@ -129,7 +131,7 @@ def _check_conversations(
         except Corrupt as error:
             yield Finding(root, "conversation", str(error))
     lacking = [cid for cid in chain.missing(store, *whole) if cid not in reported]
-    elsewhere = refetchable(index) if lacking else set()
+    elsewhere = _elsewhere(index) if lacking else set()
     only_here = (
         set(chain.missing(store, *(root for root in whole if root not in elsewhere))) if elsewhere else set(lacking)
     )
@@ -139,6 +141,15 @@ def _check_conversations(
             counts.absent_leaves += 1
         elif not store.has(cid):
             yield Finding(cid, "conversation", "is not here, and a conversation in use needs it")
+
+
+def _elsewhere(index: Index) -> set[Cid]:
+    """List the roots whose leaves somebody else has: gateways are not asked, files are looked for."""
+    return {
+        root
+        for root, sources in fetched(index).items()
+        if any(not is_file(source) or Path(source).exists() for source in sources)
+    }
 
 
 def _check_sizes(store: Store, cid: Cid, root: Conversation, measured: set[Cid]) -> Iterator[Finding]:

@@ -1,7 +1,6 @@
 """What a set of roots needs: a plain walk over the links, each block once, without recursion."""
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any, Final
 
 from ..cid import Cid
@@ -9,8 +8,8 @@ from ..dagcbor import parse
 from ..errors import BlockNotFound, Corrupt, DigestMismatch, MalformedNode, UnsupportedFormat
 from ..index import Index
 from ..nodes import Block, Conversation, ModelCard, Segment, decode_node, links
+from ..store.base import Store
 from ..survey import NODE_PREFIX
-from .base import Store
 
 _PARTS: Final = (Block.TYPE, Segment.TYPE, Conversation.TYPE)
 
@@ -51,17 +50,14 @@ def reach(store: Store, roots: Iterable[Cid]) -> set[Cid]:
     return reached
 
 
-def refetchable(index: Index) -> set[Cid]:
-    """List the roots in use that can be fetched again: fetched once, and neither published nor pinned here since.
+def fetched(index: Index) -> dict[Cid, list[str]]:
+    """List the roots in use that were fetched, with where from, and neither published nor pinned here since.
 
-    A gateway is believed to be there still; a file is looked for.
+    Whether they are there still is not asked.
     """
-    fetched = {root for root, sources in index.sources().items() if any(map(_is_there, sources))}
-    return fetched.intersection(index.roots()).difference(index.published(), index.pins())
-
-
-def _is_there(source: str) -> bool:
-    return "://" in source or Path(source).exists()
+    mine = {*index.published(), *index.pins()}
+    sources = index.sources()
+    return {root: sources[root] for root in index.roots() if root in sources and root not in mine}
 
 
 def _below(store: Store, cid: Cid) -> list[Cid]:

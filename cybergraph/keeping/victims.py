@@ -9,8 +9,8 @@
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from .catalog import Place
-from .slab import KIB, SlabId
+from ..store.catalog import Place
+from ..store.slab import KIB, SlabId
 
 RUN_BYTES: Final = 1 << 20
 """Slots side by side are freed together up to this size: longer runs are not written any faster."""
@@ -40,6 +40,11 @@ def slot_bytes_of(turn: int) -> int:
     return (turn >> 64 & _MASK) * KIB
 
 
+def is_wanted(turn: int) -> bool:
+    """Say from its turn whether a conversation in use has a leaf."""
+    return bool(turn >> _WANTED_BIT)
+
+
 def choose(turns: Iterable[int], needed_bytes: int, ahead_bytes: int = 0) -> Iterator[int]:
     """Take from the front of sorted turns until the slots amount to `needed_bytes`, then the rest of the run begun.
 
@@ -49,7 +54,7 @@ def choose(turns: Iterable[int], needed_bytes: int, ahead_bytes: int = 0) -> Ite
     taken_bytes = run_bytes = last = 0
     for each in turns:
         joins = each == last + 1  # the slot before, of the same slab and tick
-        goal_bytes = needed_bytes if each >> _WANTED_BIT else max(needed_bytes, ahead_bytes)
+        goal_bytes = needed_bytes if is_wanted(each) else max(needed_bytes, ahead_bytes)
         if taken_bytes >= goal_bytes and not (joins and run_bytes < RUN_BYTES):
             return
         slot_bytes = slot_bytes_of(each)

@@ -3,19 +3,16 @@
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from .. import chain
 from ..cid import Cid
 from ..errors import Corrupt, CyberKVError
 from ..index import Index
-from ..peers import open_peer
+from ..peers import is_file, open_peer
+from ..store.base import Finding
+from ..store.disk import DiskStore
 from ..transfer import fetch
-from .base import Finding
-from .quarantine import quarantine
-
-if TYPE_CHECKING:
-    from .disk import DiskStore
+from .quarantine import quarantine, quarantine_malformed
 
 
 @dataclass(slots=True)
@@ -32,17 +29,18 @@ class Repaired:
     """Blocks in the index that was made anew."""
 
 
-def repair(store: "DiskStore", index: Index, findings: Iterable[Finding], sources: Sequence[str] = ()) -> Repaired:
+def repair(store: DiskStore, index: Index, findings: Iterable[Finding], sources: Sequence[str] = ()) -> Repaired:
     """Drop what is damaged, fetch what conversations in use lack for it, and make the index anew.
 
-    Asked are the peers that a conversation was fetched from, then `sources`: CAR files for any conversation, gateways
+    Asked are the peers that a conversation was fetched from, then `sources`: CAR files for any conversation, others
     only for those that came from elsewhere or were published, for to ask for a block is to name it.
     """
     found = list(findings)
-    done = Repaired(dropped=quarantine(store, [each.cid for each in found if each.cid and each.what == "block"]))
-    malformed = [each.cid for each in found if each.cid and each.what == "node"]
-    store.delete_many(malformed)
-    done.dropped += malformed
+    done = Repaired()
+    done.dropped += quarantine(
+        store, [each.cid for each in found if each.cid and each.what == "block"], unreadable=True
+    )
+    done.dropped += quarantine_malformed(store, [each.cid for each in found if each.cid and each.what == "node"])
     lost = {each.cid for each in found}
     known = index.sources()
     public = set(index.published())
@@ -50,7 +48,7 @@ def repair(store: "DiskStore", index: Index, findings: Iterable[Finding], source
         if lost.isdisjoint(_lacking(store, root)):
             continue
         may_ask = root in known or root in public
-        asked = [*known.get(root, ()), *(each for each in sources if may_ask or "://" not in each)]
+        asked = [*known.get(root, ()), *(each for each in sources if may_ask or is_file(each))]
         try:
             done.refetched[root] = _fetch(store, index, root, asked)
         except CyberKVError as error:
@@ -59,14 +57,14 @@ def repair(store: "DiskStore", index: Index, findings: Iterable[Finding], source
     return done
 
 
-def _lacking(store: "DiskStore", root: Cid) -> list[Cid]:
+def _lacking(store: DiskStore, root: Cid) -> list[Cid]:
     try:
         return chain.missing(store, root)
     except Corrupt:
         return []  # no conversation, or one whose nodes do not belong together: nothing that fetching would help
 
 
-def _fetch(store: "DiskStore", index: Index, root: Cid, sources: Sequence[str]) -> int:
+def _fetch(store: DiskStore, index: Index, root: Cid, sources: Sequence[str]) -> int:
     with ExitStack() as stack:
         peers = []
         for source in dict.fromkeys(sources):

@@ -1,0 +1,45 @@
+"""Go through every page of a database in a process of its own: `python -m cyberkv.cybergraph.probe FOLDER`.
+
+LMDB trusts its pages. One whose bytes were changed on the disk can make it end the whole process, by an assertion or by
+a read outside its map, which nothing inside the process can catch. Whoever calls `probe` first learns it as an error.
+"""
+
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import lmdb
+
+from .errors import Corrupt
+
+
+def probe(folder: Path) -> None:
+    """Read everything in the database in `folder`, as far as there is one.
+
+    Raises `Corrupt` where that ends a process; what LMDB reports as an error is left to whoever opens the database.
+    """
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", __name__, folder], check=False, capture_output=True, stdin=subprocess.DEVNULL
+    )
+    if done.returncode < 0:
+        raise Corrupt(
+            f"the database in {folder} is damaged: reading it ends the process with signal {-done.returncode}",
+            hint="move it away: `cyberkv index rebuild` makes a new index, a store is fetched again", path=str(folder),
+        )  # fmt: skip
+
+
+def _read_all(folder: str) -> None:
+    with lmdb.open(folder, max_dbs=16, readonly=True, create=False) as environment, environment.begin() as txn:
+        tables = [environment.open_db(bytes(name), txn=txn, create=False) for name, _ in txn.cursor()]
+        for table in tables:
+            for _ in txn.cursor(table):
+                pass
+
+
+if __name__ == "__main__":
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    try:
+        _read_all(sys.argv[1])
+    except lmdb.Error as error:
+        sys.exit(str(error))
