@@ -13,7 +13,7 @@ from .output import answer, remark, say
 def forget(session: Session, names: tuple[str, ...]) -> None:
     """Give up the names of conversations.
 
-    A name goes with its log; no block is deleted yet. `gc` then deletes what no other name, publication or pin needs.
+    A name goes with its log; nothing is deleted yet. `gc` then deletes what no other name, publication or pin needs.
     What was published stays public.
     """
     session.open_to_write()
@@ -27,4 +27,4 @@ def forget(session: Session, names: tuple[str, ...]) -> None:
             say(f"{head.name}  {head.root}")
 
     answer(session, data, show)
-    remark(session, "the blocks are still here: `cyberkv gc` deletes what nothing else needs")
+    remark(session, "its objects are still here: `cyberkv gc` deletes what nothing else needs")

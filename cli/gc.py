@@ -100,10 +100,10 @@ def _show(data: dict[str, Any]) -> None:
     cap_bytes = data["cap_bytes"]
     facts(
         [
-            ("would delete" if data["dry_run"] else "deleted", f"{blocks:,} blocks, {size(data['bytes'])}"),
+            ("would delete" if data["dry_run"] else "deleted", f"{blocks:,} objects, {size(data['bytes'])}"),
             ("evicted", f"{data['evicted_leaves']:,} leaves" if data["evicted_leaves"] else None),
             ("freed", None if data["dry_run"] else f"{size(data['freed_bytes'])} on the disk"),
-            ("kept", f"{data['kept_blocks']:,} blocks, {size(data['kept_bytes'])}"),
+            ("kept", f"{data['kept_blocks']:,} objects, {size(data['kept_bytes'])}"),
             ("used", size(data["used_bytes"]) + (f" of at most {size(cap_bytes)}" if cap_bytes is not None else "")),
         ]
     )

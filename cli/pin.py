@@ -34,13 +34,13 @@ def add(session: Session, ref: str) -> None:
     needed = reach(session.store, [cid])
     if missing := session.store.missing(sorted(needed)):
         raise NotFound(
-            f"{cid} is not whole here: {len(missing):,} blocks are missing, such as {missing[0]}",
+            f"{cid} is not whole here: {len(missing):,} objects are missing, such as {missing[0]}",
             hint="fetch it first", cid=str(cid), missing=[str(each) for each in missing[:20]],
         )  # fmt: skip
     is_new = session.index.pin(cid, session.now())
     pinned_bytes = sum(session.store.size_bytes(each) or 0 for each in needed)
     data = {"cid": cid, "new": is_new, "blocks": len(needed), "bytes": pinned_bytes}
-    answer(session, data, lambda: facts([("pinned", cid), ("keeps", f"{len(needed):,} blocks, {size(pinned_bytes)}")]))
+    answer(session, data, lambda: facts([("pinned", cid), ("keeps", f"{len(needed):,} objects, {size(pinned_bytes)}")]))
 
 
 @pin.command()

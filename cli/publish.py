@@ -225,5 +225,8 @@ def _show(cid: "Cid", urls: list[str], pinned: dict[str, Any], *, dry_run: bool)
         facts([("pinned on", pinned["node"]), ("as", pinned["pinned_as"])])
         facts([("sent", f"{size(pinned['bytes_sent'])}, {parts}")])
         facts([("announced", "yes" if pinned["announced"] else f"no: {pinned['note']}")])
-    elif not urls:
+    elif urls:
+        source = f"{cid} --from FILE" if urls[0].startswith("file:") else urls[0]
+        say(f"elsewhere: cyberkv fetch {source}")
+    else:
         say("`cyberkv serve` serves it; elsewhere, `cyberkv fetch` brings it from there")

@@ -10,7 +10,7 @@ from ..cybergraph.keeping.room import read_cap
 from ..cybergraph.survey import Survey
 from .context import Session, pass_session
 from .output import answer, facts, say
-from .text import size
+from .text import count, size
 
 
 @click.command()
@@ -52,13 +52,13 @@ def stats(session: Session) -> None:
             [
                 ("home", session.home),
                 ("conversations", f"{data['conversations']:,} names, {data['roots']:,} roots"),
-                ("blocks", f"{data['blocks']:,} of {data['models']} models"),
+                ("blocks", f"{data['blocks']:,} of {count(data['models'], 'model')}"),
                 ("leaves", f"{data['leaves']:,}, {size(sum(leaves))}"),
                 ("nodes", f"{data['nodes']:,}, {size(sum(sizes.values()) - sum(leaves))}"),
                 ("published", f"{data['published']:,} roots"),
                 ("pins", data["pins"] or None),
                 ("used", f"{size(data['used_bytes'])}{cap}"),
-                ("quarantined blocks", len(data["quarantined"]) or None),
+                ("quarantined objects", len(data["quarantined"]) or None),
                 ("unreadable nodes", data["unreadable"] or None),
             ]
         )

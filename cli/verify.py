@@ -3,7 +3,7 @@
 import click
 
 from ..cybergraph.cid import Cid
-from ..cybergraph.errors import Corrupt, Refused
+from ..cybergraph.errors import Corrupt, NotFound, Refused
 from ..cybergraph.integrity import Integrity, check_integrity
 from ..cybergraph.refs import resolve
 from .block_bars import block_bars
@@ -27,7 +27,8 @@ def verify(session: Session, ctx: click.Context, ref: str, *, level: str, sample
 
     Level integrity hashes every object of it again (root, model, segments, blocks, leaves) and checks that each block
     stands in its place: model, block before, tokens, position, sizes, and what the index says. It does not show that
-    the model gives these keys and values. Exits with 4 if anything fails.
+    the model gives these keys and values. Exits with 4 if anything fails, and with 3 if something is not here, such as
+    leaves that a cap evicted.
     """
     if level not in AVAILABLE:
         raise Refused(
@@ -47,13 +48,14 @@ def verify(session: Session, ctx: click.Context, ref: str, *, level: str, sample
         "in_place": found.bound,
         "indexed": found.indexed,
         "failed": [{"cid": cid, "reason": reason} for cid, reason in found.failed.items()],
+        "absent": found.absent,
     }
-    answer(session, data, lambda: _show(root, found))
-    if found.failed:
-        ctx.exit(Corrupt.exit_code)
+    answer(session, data, lambda: _show(root, ref, found))
+    if found.failed or found.absent:
+        ctx.exit(Corrupt.exit_code if found.failed else NotFound.exit_code)
 
 
-def _show(root: Cid, found: Integrity) -> None:
+def _show(root: Cid, ref: str, found: Integrity) -> None:
     for cid, reason in found.failed.items():
         say(f"failed: {reason}", fg="red")
         say(f"  {cid}")
@@ -68,5 +70,8 @@ def _show(root: Cid, found: Integrity) -> None:
     )
     if found.failed:
         say(f"{count(len(found.failed), 'object')} failed", fg="red", bold=True)
-    else:
+    if found.absent:
+        say(f"{count(len(found.absent), 'object')} not here, the first is {found.absent[0]}", fg="yellow", bold=True)
+        say(f"  where it was fetched, `cyberkv fetch {ref}` brings them back")
+    if not found.failed and not found.absent:
         say("integrity holds", fg="green", bold=True)

@@ -23,7 +23,7 @@ class Integrity:
     """What a check went over and what did not pass."""
 
     blocks: int = 0
-    """Nodes and leaves looked at, each once."""
+    """Nodes and leaves that were here and looked at, each once."""
     bytes: int = 0
     """Bytes that hash to their CIDs."""
     bound: int = 0
@@ -32,6 +32,8 @@ class Integrity:
     """Those of them that the index finds by their prefix key."""
     failed: dict[Cid, str] = field(default_factory=dict)
     """Block -> the first thing that is wrong with it."""
+    absent: list[Cid] = field(default_factory=list)
+    """Blocks that are not here, such as leaves that were evicted. What lies below one of them is not known."""
 
     def fail(self, cid: Cid, reason: str) -> None:
         """Note that a block did not pass."""
@@ -55,12 +57,16 @@ def check_integrity(store: Store, index: Index, root_cid: Cid, progress: Progres
     try:
         shape = Shape(root_cid, root, Model.decode(store.get(root.model)))
         progress.phase("check", blocks_total=shape.nodes_and_leaves, bytes_total=shape.leaf_bytes)
-    except (BlockNotFound, Corrupt) as error:
+    except BlockNotFound:
+        pass  # the model: counted with the rest below
+    except Corrupt as error:
         found.fail(_named(error, root_cid), error.message)
     _check_bytes(store, root_cid, root, found, progress)
     try:
         _check_places(store, index, root, shape, found)
-    except (BlockNotFound, Corrupt) as error:
+    except BlockNotFound:
+        pass  # the chain is followed as far as it is here; what is absent is counted
+    except Corrupt as error:
         found.fail(_named(error, root_cid), error.message)
     return found
 
@@ -74,17 +80,20 @@ def _check_bytes(store: Store, root_cid: Cid, root: Conversation, found: Integri
         if cid in seen:
             continue
         seen.add(cid)
-        found.blocks += 1
         is_leaf = cid.codec == "raw"
         try:
             data = store.get(cid)
             found.bytes += len(data)
             if not is_leaf:
                 ahead.extend(reversed(links(data)))
-        except (BlockNotFound, Corrupt) as error:
+        except BlockNotFound:
+            found.absent.append(cid)
+            continue
+        except Corrupt as error:
             found.fail(cid, error.message)
         else:
             progress.advance(1, len(data) if is_leaf else 0)
+        found.blocks += 1
 
 
 def _check_places(store: Store, index: Index, root: Conversation, shape: Shape | None, found: Integrity) -> None:

@@ -108,7 +108,8 @@ class Room:
                 reason = f"what is needed cannot be told, because {error.message}"
                 raise _full(cap_bytes, used_bytes, needed_bytes, reason) from error
             if not victims:
-                raise _full(cap_bytes, used_bytes, needed_bytes, "what is here is needed, and may be the only copy")
+                reason = "what is left is needed by conversations recorded here, and may be the only copy"
+                raise _full(cap_bytes, used_bytes, needed_bytes, reason)
             self._store.delete_many(victims)
             self.evicted_leaves += len(victims)
 
@@ -157,8 +158,9 @@ class Room:
 
 
 def _full(cap_bytes: int, used_bytes: int, needed_bytes: int, reason: str) -> TierFull:
+    coming = f" and {needed_bytes:,} more are coming" if needed_bytes else ""
     return TierFull(
-        f"no room for {needed_bytes:,} bytes: {used_bytes:,} of at most {cap_bytes:,} are used; {reason}",
-        hint="raise the cap with `cyberkv gc --cap SIZE`, or give conversations up with `cyberkv forget NAME`",
+        f"a cap of {cap_bytes:,} bytes does not hold: {used_bytes:,} are used{coming}; {reason}",
+        hint="choose a larger cap (`cyberkv gc --cap SIZE`), or give conversations up with `cyberkv forget NAME`",
         cap_bytes=cap_bytes, used_bytes=used_bytes, needed_bytes=needed_bytes, reason=reason,
     )  # fmt: skip

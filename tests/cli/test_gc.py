@@ -25,7 +25,7 @@ def test_nothing_of_a_named_conversation_goes(story: Command) -> None:
     swept = story.json("gc")
     assert (swept["nodes"], swept["leaves"], swept["bytes"], swept["conversations"]) == (0, 0, 0, [])
     assert (swept["kept_blocks"], swept["undeletable"]) == (before["nodes"] + before["leaves"], [])
-    assert "deleted  0 blocks" in story("gc").stdout
+    assert "deleted  0 objects" in story("gc").stdout
     assert story.json("prefill", "-", "--name", "again", stdin=STORY)["tokens_reused"] == 80
 
 

@@ -20,7 +20,7 @@ def test_stats_count_what_is_there(story: Command) -> None:
     assert stats["leaf_bytes"] == 85 * 768
     assert (stats["published"], stats["divergences"], stats["unreadable"]) == (0, [], 0)
     assert list(stats["domains"].values()) == [5]
-    assert "5 of 1 models" in story("stats").stdout
+    assert "5 of 1 model" in story("stats").stdout
 
 
 def test_fsck_of_a_sound_home_is_ok(story: Command) -> None:

@@ -27,12 +27,15 @@ def test_what_fails_is_named_and_the_rest_is_still_checked(story: Command) -> No
         store.delete_many([Cid.parse(tail)])
     result = story("--json", "verify", "story", ok=False)
     assert result.exit_code == 4
-    assert {each["cid"] for each in result.json["failed"]} == {leaf, tail}
-    assert (result.json["checked"], result.json["in_place"]) == (14, 5)
+    assert [each["cid"] for each in result.json["failed"]] == [leaf]
+    assert result.json["absent"] == [tail]
+    assert (result.json["checked"], result.json["in_place"]) == (13, 5)
     page = story("verify", "story", ok=False)
     assert page.exit_code == 4
     assert f"  {leaf}\n" in page.stdout
-    assert "2 objects failed" in page.stdout
+    assert "1 object failed" in page.stdout
+    assert f"1 object not here, the first is {tail}" in page.stdout
+    assert "integrity holds" not in page.stdout
 
 
 def test_a_block_that_is_gone_ends_the_check_of_places_there(story: Command) -> None:
@@ -40,8 +43,11 @@ def test_a_block_that_is_gone_ends_the_check_of_places_there(story: Command) -> 
     with DiskStore(story.home / "store") as store:
         store.delete_many([Cid.parse(blocks[3])])
     result = story("--json", "verify", "story", ok=False)
-    assert [each["cid"] for each in result.json["failed"]] == [blocks[3]]
-    assert (result.exit_code, result.json["in_place"]) == (4, 3)
+    assert (result.json["failed"], result.json["absent"]) == ([], [blocks[3]])
+    assert (result.exit_code, result.json["in_place"]) == (3, 3)
+    page = story("verify", "story", ok=False)
+    assert page.exit_code == 3
+    assert "`cyberkv fetch story` brings them back" in page.stdout
 
 
 def test_a_conversation_that_is_not_here_is_not_found(story: Command) -> None:
