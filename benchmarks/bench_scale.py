@@ -1,4 +1,4 @@
-"""What a conversation costs against its size: recording, restoring, publishing and fetching, from 2 MiB on.
+"""What a conversation costs against its size: recording, restoring, publishing and fetching, from one block (2 MiB) on.
 
 Each size is recorded into a store, read back checked, written to a CAR file and fetched from that into a second store,
 all durably, with leaves of 256 KiB. The cost of a size is a + b * size^e; below `FIT_FROM_BYTES` the fixed part
