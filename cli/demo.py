@@ -1,5 +1,6 @@
 """`demo`: the main job from end to end, told and checked."""
 
+import shutil
 from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
@@ -69,6 +70,8 @@ def _weights(session: Session, model: str) -> Path:
     if (folder := converted()) is not None:
         return folder
     remark(session, f"convert {source.name} to {default_cache()}: once, about a minute")
+    for name in ("store", "index"):  # of an earlier version, perhaps: nothing but the weights is kept here
+        shutil.rmtree(default_cache() / name, ignore_errors=True)
     cyberkv(default_cache(), "model", "add", str(source))
     folder = converted()
     assert folder is not None  # noqa: S101  # it was added a moment ago

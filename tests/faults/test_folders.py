@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -48,6 +49,8 @@ class AsNobody:
         if os.geteuid() == 0:
             os.setgroups([])
             os.setgid(NOBODY)
+            with TemporaryDirectory() as spare, DiskStore(Path(spare) / "store"), Index(Path(spare) / "index"):
+                pass  # imports what is imported late: nobody may not enter a checkout that only its owner may
             os.setuid(NOBODY)
         try:
             say(("done", self.work(home)))
