@@ -1,13 +1,14 @@
 """Bulk writes and reads: what is copied, what is checked, and which way the bytes go."""
 
 import os
+import threading
 from collections.abc import Iterator
 from mmap import mmap
 from pathlib import Path
 
 import pytest
 
-from cyberkv.cybergraph.cid import Cid
+from cyberkv.cybergraph.cid import HASHES, Cid
 from cyberkv.cybergraph.errors import BlockNotFound, DigestMismatch, TierFull
 from cyberkv.cybergraph.store import DiskStore, reading, slab, writing
 from cyberkv.cybergraph.store.catalog import Place
@@ -250,3 +251,25 @@ def test_what_cannot_be_read_is_dropped_only_when_told_so(tmp_path: Path) -> Non
         slab.write_bytes(data)
         with pytest.raises(BlockNotFound):
             store.get(cut)
+
+
+def test_leaves_are_hashed_on_two_threads_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    both = threading.Barrier(2)
+    hashed_by: list[int] = []
+    blake3 = HASHES["blake3"]
+
+    def meet(data: bytes | memoryview) -> bytes:
+        hashed_by.append(threading.get_ident())
+        if len(hashed_by) <= 2:
+            both.wait(30)  # broken, and the test with it, where one thread does all
+        return blake3(data)
+
+    large = blocks(2, size_bytes=writing.CHUNK_BYTES)
+    small = blocks(8, size_bytes=4096)
+    with DiskStore(tmp_path) as store:
+        monkeypatch.setitem(HASHES, "blake3", meet)
+        store.put_many(large)
+        assert len(set(hashed_by)) == 2
+        hashed_by[:] = [0, 0]
+        store.put_many(small)
+        assert set(hashed_by[2:]) == {threading.get_ident()}  # the control: a few kilobytes are not worth a switch
