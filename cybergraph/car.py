@@ -29,13 +29,17 @@ from typing import BinaryIO, Final, Protocol
 from .cid import CID_BYTES, Buffer, Cid
 from .dagcbor import decode, encode
 from .errors import Corrupt, LimitExceeded, MalformedCar, MalformedCid, TruncatedCar, UnsupportedFormat
+from .foreign import MOST_CID_BYTES, read_cid
 from .limits import MAX_CAR_HEADER_BYTES, MAX_CAR_SECTION_BYTES, MAX_LEAF_BYTES, MAX_NODE_BYTES
 from .staging import Room
+from .varint import read_varint, write_varint
 
 GATHER_BYTES: Final = 1 << 20
 GATHER_BUFFERS: Final = 1024
 """Most that is handed on at once, so that small blocks do not pile up."""
 
+_MOST_SIZE_BYTES: Final = 4
+"""A size of more bytes is beyond every limit."""
 _MOST_BYTES: Final = {"dag-cbor": MAX_NODE_BYTES, "raw": MAX_LEAF_BYTES}
 
 
@@ -44,12 +48,12 @@ def car_header(roots: Sequence[Cid]) -> bytes:
     header = encode({"roots": list(roots), "version": 1})
     if len(header) > MAX_CAR_HEADER_BYTES:
         raise LimitExceeded(f"CAR header of {len(header)} bytes, limit {MAX_CAR_HEADER_BYTES}")
-    return _varint(len(header)) + header
+    return write_varint(len(header)) + header
 
 
 def car_section(cid: Cid, data: Buffer) -> bytes:
     """Give one block as it stands in the stream, unchecked."""
-    return b"".join((_varint(CID_BYTES + len(data)), cid, data))
+    return b"".join((write_varint(CID_BYTES + len(data)), cid, data))
 
 
 class Gather(Protocol):
@@ -88,25 +92,26 @@ def write_car(out: Gather, roots: Sequence[Cid], blocks: Iterable[tuple[Cid, Buf
 def car_head(cid: Cid, size_bytes: int, offset: int = 0) -> bytes:
     """Give what stands before a block in the stream. Raises `LimitExceeded`, naming `offset`."""
     _check_size(cid, size_bytes, offset)
-    return _varint(CID_BYTES + size_bytes) + cid
+    return write_varint(CID_BYTES + size_bytes) + cid
 
 
-def read_car(stream: BinaryIO) -> "CarReader":
+def read_car(stream: BinaryIO, *, skip_foreign: bool = False) -> "CarReader":
     """Read the header; the blocks follow by iteration. Raises as `CarReader`."""
-    return CarReader(stream)
+    return CarReader(stream, skip_foreign=skip_foreign)
 
 
 class CarReader:
     """Blocks of a CAR stream.
 
     Raises `MalformedCar`, `TruncatedCar`, `LimitExceeded` and `UnsupportedFormat` (CARv2), all with `offset`. No bytes
-    are read ahead of the block given out.
+    are read ahead of the block given out. Blocks under CIDs of other forms are refused, or passed over.
     """
 
     roots: tuple[Cid, ...]
 
-    def __init__(self, stream: BinaryIO) -> None:
+    def __init__(self, stream: BinaryIO, *, skip_foreign: bool = False) -> None:
         self._stream = stream
+        self._skip_foreign = skip_foreign
         self.offset = 0
         """Bytes read so far."""
         size_bytes = self._size(MAX_CAR_HEADER_BYTES)
@@ -136,16 +141,27 @@ class CarReader:
         """Give CID and size of each block; the caller reads its bytes."""
         start = self.offset
         while (size_bytes := self._size(MAX_CAR_SECTION_BYTES)) is not None:
-            if size_bytes < CID_BYTES:
+            if size_bytes < CID_BYTES and not self._skip_foreign:
                 raise _malformed(start, f"section of {size_bytes} bytes has no room for a CID")
-            name = self._exactly(CID_BYTES, "inside a CID")
+            name = self._exactly(min(size_bytes, CID_BYTES), "inside a CID")
             try:
                 cid = Cid(name)
             except MalformedCid as error:
-                raise _malformed(start, str(error)) from error
-            _check_size(cid, size_bytes - CID_BYTES, start)
-            yield cid, size_bytes - CID_BYTES
+                if not self._skip_foreign:
+                    raise _malformed(start, str(error)) from error
+                self._pass_over(name, size_bytes, start)
+            else:
+                _check_size(cid, size_bytes - CID_BYTES, start)
+                yield cid, size_bytes - CID_BYTES
             start = self.offset
+
+    def _pass_over(self, name: bytes, size_bytes: int, start: int) -> None:
+        """Read the rest of a section that begins with a CID of another form."""
+        section = name + self._exactly(size_bytes - len(name), "inside a block")
+        try:
+            read_cid(section[:MOST_CID_BYTES])
+        except MalformedCid as error:
+            raise _malformed(start, str(error)) from error
 
     def _fill(self, target: memoryview) -> None:
         while target.nbytes:
@@ -178,18 +194,22 @@ class CarReader:
 
     def _size(self, most_bytes: int) -> int | None:
         """Read a section's size; None where the stream ends before it."""
-        start, value, shift = self.offset, 0, 0
+        start, head = self.offset, b""
         while byte := self._stream.read(1):
             self.offset += 1
-            value |= (byte[0] & 127) << shift
-            shift += 7
-            if value > most_bytes or shift > 28:
+            head += byte
+            if byte[0] > 127 and len(head) < _MOST_SIZE_BYTES:
+                continue
+            try:
+                size_bytes, _ = read_varint(head)
+            except EOFError:  # longer than the size of anything that may stand here
+                size_bytes = most_bytes + 1
+            except ValueError as error:
+                raise _malformed(start, f"size: {error}") from error
+            if size_bytes > most_bytes:
                 raise LimitExceeded(f"CAR at byte {start}: section over {most_bytes} bytes", offset=start)
-            if byte[0] < 128:
-                if byte[0] == 0 and shift > 7:
-                    raise _malformed(start, "size is not in its shortest form")
-                return value
-        if shift:
+            return size_bytes
+        if head:
             raise self._truncated("inside a size")
         return None
 
@@ -223,12 +243,3 @@ def _check_size(cid: Cid, size_bytes: int, offset: int) -> None:
 
 def _malformed(offset: int, reason: str) -> MalformedCar:
     return MalformedCar(f"CAR at byte {offset}: {reason}", offset=offset, reason=reason)
-
-
-def _varint(value: int) -> bytes:
-    data = bytearray()
-    while value > 127:
-        data.append(value & 127 | 128)
-        value >>= 7
-    data.append(value)
-    return bytes(data)

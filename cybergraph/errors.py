@@ -8,9 +8,12 @@
     |  `- NameNotFound                  3  name-not-found
     |- Corrupt (ValueError)             4  corrupt
     |  |- DigestMismatch                4  digest-mismatch
+    |  |- AuthFailed                    4  auth-failed
+    |  |- BadSignature                  4  bad-signature
     |  |- MalformedBytes                4  malformed
     |  |  |- MalformedCid               4  malformed-cid
     |  |  |- MalformedCbor              4  malformed-cbor
+    |  |  |- MalformedJson              4  malformed-json
     |  |  |- MalformedNode              4  malformed-node
     |  |  |- MalformedCar               4  malformed-car
     |  |  `- TruncatedCar               4  truncated-car
@@ -20,11 +23,16 @@
     |  |- NotPublic                     5  not-public
     |  |- UnsupportedModel              5  unsupported-model
     |  |- UnsafeNumerics                5  unsafe-numerics
-    |  `- UnsupportedFormat             5  unsupported-format
+    |  |- UnsupportedFormat             5  unsupported-format
+    |  `- Untrusted                     5  untrusted
     |- AccessDenied (PermissionError)   6  access-denied
+    |  |- BadKey                        6  bad-key
+    |  |- NotARecipient                 6  not-a-recipient
+    |  `- ProofRejected                 6  proof-rejected
     |- PeerError (ConnectionError)      7  peer
     |  |- PeerUnreachable               7  peer-unreachable
     |  |- PeerMisbehaved                7  peer-misbehaved
+    |  |- NotOffered                    7  not-offered
     |  `- RpcFailed                     7  rpc-failed
     `- TierFull (OSError)               8  full
 
@@ -99,6 +107,18 @@ class DigestMismatch(Corrupt):
     kind = "digest-mismatch"
 
 
+class AuthFailed(Corrupt):
+    """Sealed bytes that do not open: changed, moved to another place, or sealed under another key."""
+
+    kind = "auth-failed"
+
+
+class BadSignature(Corrupt):
+    """A signature that the key it names did not make over these bytes."""
+
+    kind = "bad-signature"
+
+
 class MalformedBytes(Corrupt):
     """Bytes outside their format."""
 
@@ -115,6 +135,12 @@ class MalformedCbor(MalformedBytes):
     """Not canonical dag-cbor; `offset` says where."""
 
     kind = "malformed-cbor"
+
+
+class MalformedJson(MalformedBytes):
+    """Not canonical dag-json; `reason` says why."""
+
+    kind = "malformed-json"
 
 
 class MalformedNode(MalformedBytes):
@@ -178,11 +204,35 @@ class UnsupportedFormat(Refused):
     kind = "unsupported-format"
 
 
+class Untrusted(Refused):
+    """Blocks that came from elsewhere, and that nobody vouches for whom this home trusts. Data: `cid`, `signers`."""
+
+    kind = "untrusted"
+
+
 class AccessDenied(CyberKVError, PermissionError):
     """The reader lacks a key or a grant."""
 
     exit_code = 6
     kind = "access-denied"
+
+
+class BadKey(AccessDenied):
+    """A key that cannot be used: unreadable, open to others, locked, or of a form that proves nothing."""
+
+    kind = "bad-key"
+
+
+class NotARecipient(AccessDenied):
+    """None of our keys opens a grant."""
+
+    kind = "not-a-recipient"
+
+
+class ProofRejected(AccessDenied):
+    """A proof of access, or a request for one, that is turned down. Data: `scheme`, `reason`."""
+
+    kind = "proof-rejected"
 
 
 class PeerError(CyberKVError, ConnectionError):
@@ -202,6 +252,12 @@ class PeerMisbehaved(PeerError):
     """An answer outside the protocol: a wrong type, an endless body, a page instead of a block."""
 
     kind = "peer-misbehaved"
+
+
+class NotOffered(PeerError):
+    """A peer that does not answer in the form that was asked for; in another it may."""
+
+    kind = "not-offered"
 
 
 class RpcFailed(PeerError):
