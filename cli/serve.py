@@ -1,17 +1,30 @@
-"""`serve`: the gateway over what was published."""
+"""`serve`: the gateway over what was published, and over CAR files."""
 
-import os
 import re
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from ..cybergraph.peers.url import GatewayUrl
 from .context import Session, pass_session
 from .failure import INTERRUPTED
 from .options import LISTEN
 from .output import answer, remark, say
 from .served import announced
+from .shown import application, counted, open_car, published
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+    from ..cybergraph.gateway import Content, GatewayServer
+    from ..cybergraph.gateway.carcontent import CarContent
+    from ..cybergraph.gateway.tls import Certificate
 
 _ADDRESS = re.compile(r"(?:\[(?P<v6>[0-9a-fA-F:.]+)\]|(?P<host>[^:\[\]\s]+)):(?P<port>[0-9]{1,5})")
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 def _address(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[str, int]:
@@ -20,42 +33,134 @@ def _address(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[s
     return found["v6"] or found["host"], int(found["port"])
 
 
+def _public_url(_ctx: click.Context, _param: click.Parameter, text: str | None) -> str | None:
+    from ..cybergraph.peers.proving import audience_of
+
+    return None if text is None else audience_of(GatewayUrl.parse(text))
+
+
 @click.command()
 @click.option(
     "--listen", metavar="HOST:PORT", default=LISTEN, show_default=True, callback=_address,
     help="Address to accept connections at; port 0 takes a free one.",
 )  # fmt: skip
+@click.option(
+    "--car", "cars", metavar="FILE", type=_FILE, multiple=True,
+    help="Serve the blocks of a CAR file, too, without importing them; may be repeated.",
+)  # fmt: skip
+@click.option("--tls-cert", metavar="FILE", type=_FILE, help="Serve HTTPS with HTTP/2; a certificate chain in PEM.")
+@click.option("--tls-key", metavar="FILE", type=_FILE, help="The private key of --tls-cert, in PEM, without password.")
+@click.option(
+    "--require-proof", is_flag=True,
+    help="Keep what is sealed back from whoever does not prove access to it; what is public is served as ever.",
+)  # fmt: skip
+@click.option(
+    "--public-url", metavar="URL", callback=_public_url,
+    help="Address by which readers reach this server, where that is not the one it prints: proofs are made for it.",
+)  # fmt: skip
 @click.pass_context
 @pass_session
-def serve(session: Session, ctx: click.Context, *, listen: tuple[str, int]) -> None:
-    """Serve what was published, as a trustless IPFS gateway.
+def serve(
+    session: Session,
+    ctx: click.Context,
+    *,
+    listen: tuple[str, int],
+    cars: tuple[Path, ...],
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    require_proof: bool,
+    public_url: str | None,
+) -> None:
+    """Serve what was published, as an IPFS gateway and as pages for a browser.
 
-    Prints its URL once it accepts connections, and serves until Ctrl-C. Only published blocks are served; a
-    conversation that is published meanwhile is served from then on. Readers check every byte themselves. While there is
-    nothing to serve, it looks through the store for damage.
+    Prints its URL once it accepts connections, and serves until Ctrl-C. Of this home only published blocks are served;
+    a conversation that is published meanwhile is served from then on. Readers check every byte themselves. With --car
+    no home is needed, and all of the file is served. While there is nothing to serve, it looks through the store for
+    damage.
+
+    With --require-proof, ciphertext is given to readers only. `cyberkv fetch` proves access by itself, to the address
+    that it was told and to no other. This saves bandwidth and says nothing about other copies: the text is kept from
+    others by encryption alone.
     """
-    from ..cybergraph.gateway import GatewayServer, build_app
+    from ..cybergraph.gateway.door import Door
+    from ..cybergraph.gateway.metrics import Metrics
+    from ..cybergraph.peers.proving import audience_of
     from .scrubbing import scrubbing
 
-    session.require_home()
-    if os.access(session.home / "store", os.W_OK):
-        session.open_to_write()
-        session.store.writers.close()  # it takes damaged blocks out and puts nothing in: `gc` need not wait for it
-    published = session.index.published()
-
-    def ready(url: str) -> None:
-        data = {"url": url, "published": published}
-        answer(session, data, lambda: say(url))
-        if not published:
-            remark(session, "nothing is published yet: `cyberkv publish REF --public`")
-        for root in published:
-            remark(session, f"  {url}/ipfs/{root}")
-        remark(session, "Ctrl-C ends it")
-
-    server = GatewayServer(build_app(session.store, session.index), *listen, ready)
-    try:
-        with announced(session.home, server.url), scrubbing(session):
+    if public_url is not None and not require_proof:
+        raise click.UsageError("--public-url belongs to --require-proof")
+    certificate = _certificate(tls_cert, tls_key)
+    has_home = session.has_home or not cars
+    certified = (certificate.name,) if certificate is not None and certificate.name else ()
+    metrics = Metrics()
+    with ExitStack() as stack:
+        files = [stack.enter_context(open_car(session, path)) for path in cars]
+        contents: list[Content] = [*([published(session)] if has_home else []), *files]
+        content = counted(contents, metrics)
+        door = Door(content, session.now_s) if require_proof else None
+        server = _server(
+            application(session, content, metrics, door, (listen[0], *certified)),
+            listen,
+            certificate,
+            lambda _: _tell(session, server, files, has_home=has_home),
+        )
+        if door is not None:
+            door.audience = public_url or audience_of(GatewayUrl.parse(server.url))
+        if has_home:
+            stack.enter_context(announced(session.home, server.url))
+            scrub = stack.enter_context(scrubbing(session))
+            metrics.watch("scrub_blocks", "Blocks of the store read in search of damage", lambda: scrub.done.blocks)
+            metrics.watch("scrub_damaged", "Blocks found damaged", lambda: scrub.done.damaged)
+            metrics.watch("scrub_rounds", "How often every block was read", lambda: scrub.done.rounds)
+        try:
             server.serve_forever()
-    except KeyboardInterrupt:
-        remark(session, "stopped")
-        ctx.exit(INTERRUPTED)
+        except KeyboardInterrupt:
+            remark(session, "stopped")
+            ctx.exit(INTERRUPTED)
+
+
+def _certificate(cert_file: Path | None, key_file: Path | None) -> "Certificate | None":
+    if cert_file is None and key_file is None:
+        return None
+    if cert_file is None or key_file is None:
+        raise click.UsageError("--tls-cert and --tls-key belong together")
+    from ..cybergraph.gateway.tls import Certificate
+
+    return Certificate(cert_file, key_file)
+
+
+def _server(
+    app: "ASGIApp", listen: tuple[str, int], certificate: "Certificate | None", ready: Callable[[str], None]
+) -> "GatewayServer":
+    if certificate is None:
+        from ..cybergraph.gateway import GatewayServer
+
+        return GatewayServer(app, *listen, ready)
+    from ..cybergraph.gateway.tls import TlsServer
+
+    return TlsServer(app, *listen, ready, certificate)
+
+
+def _tell(session: Session, server: "GatewayServer", files: "list[CarContent]", *, has_home: bool) -> None:
+    """Say where it is served and what."""
+    url = server.url
+    public = session.index.published() if has_home else []
+    cars = [
+        {
+            "path": str(file.index.path), "roots": list(map(str, file.roots())), "blocks": len(file.index),
+            "whole": file.index.bad_end is None and not file.index.left_out,
+        }
+        for file in files
+    ]  # fmt: skip
+    answer(session, {"url": url, "published": public, "cars": cars}, lambda: say(url))
+    if server.everywhere:
+        remark(session, "it listens on every address of this machine; this is one that others can use")
+    if has_home and not public:
+        remark(session, "nothing is published yet: `cyberkv publish REF --public`")
+    for root in public:
+        remark(session, f"  {url}/ipfs/{root}")
+    for file in files:
+        remark(session, f"{file.index.path.name}: {len(file.index)} blocks")
+        for named in file.roots():
+            remark(session, f"  {url}/ipfs/{named}")
+    remark(session, "Ctrl-C ends it")

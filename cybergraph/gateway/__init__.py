@@ -1,6 +1,7 @@
-"""The trustless gateway: published blocks of one home over HTTP."""
+"""The gateway: what was published, and what lies in CAR files, over HTTP."""
 
-from .app import build_app
+from .app import Explorer, build_app
+from .content import Content, Published, Several
 from .serve import GatewayServer, serve
 
-__all__ = ["GatewayServer", "build_app", "serve"]
+__all__ = ["Content", "Explorer", "GatewayServer", "Published", "Several", "build_app", "serve"]

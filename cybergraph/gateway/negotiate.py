@@ -1,103 +1,120 @@
-"""What a request asks for: the rules of the trustless gateway specification, apart from any bytes.
+"""What a request asks for: the rules of the path and trustless gateway specifications, apart from any bytes.
 
 >>> from starlette.datastructures import QueryParams
->>> negotiate(QueryParams("format=car&dag-scope=block"), "application/vnd.ipld.raw")
-Wanted(format='car', scope='block', dups=False, by_accept=False)
+>>> wanted = negotiate(QueryParams("format=car&dag-scope=block"), "application/vnd.ipld.raw")
+>>> wanted.forms, wanted.car.scope
+(('car',), 'block')
+>>> negotiate(QueryParams(), "text/html, application/json;q=0.5, */*;q=0.1").choose("dag-cbor", pages=False)
+'json'
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from starlette.datastructures import QueryParams
-from starlette.exceptions import HTTPException
 
-Format = Literal["raw", "car"]
-Scope = Literal["block", "all"]
+from .cars import CarOptions, car_options
+from .refusal import refuse
 
-TYPES: Final[dict[Format, str]] = {"raw": "application/vnd.ipld.raw", "car": "application/vnd.ipld.car"}
-_FORMATS: Final = {media_type: name for name, media_type in TYPES.items()}
-_NAMES: Final[dict[str, Format]] = {name: name for name in TYPES}
-# Nothing served here is UnixFS, and for everything else the specification makes `entity` the same as `block`.
-_SCOPES: Final[dict[str, Scope]] = {"block": "block", "entity": "block", "all": "all"}
+Form = Literal["raw", "car", "dag-cbor", "dag-json", "cbor", "json", "html", "file"]
+"""A form of answer. `file` is the block as it is, under the type of its codec: what a request without a wish gets."""
+
+TYPES: Final[dict[Form, str]] = {
+    "raw": "application/vnd.ipld.raw", "car": "application/vnd.ipld.car",
+    "dag-cbor": "application/vnd.ipld.dag-cbor", "dag-json": "application/vnd.ipld.dag-json",
+    "cbor": "application/cbor", "json": "application/json", "file": "application/octet-stream",
+}  # fmt: skip
+_NAMES: Final[dict[str, Form]] = {form: form for form in TYPES if form != "file"}
+_BY_TYPE: Final[dict[str, Form]] = {
+    **{TYPES[form]: form for form in _NAMES.values()},
+    "text/html": "html", "*/*": "file", "application/*": "file", "application/octet-stream": "file",
+}  # fmt: skip
+_ELSEWHERE: Final = {
+    "tar": "application/x-tar", "ipns-record": "application/vnd.ipfs.ipns-record",
+}  # fmt: skip
+"""Forms for UnixFS and for mutable names, of which there are none here."""
+
+NODES: Final = frozenset({"dag-cbor", "dag-json"})
+"""Codecs of nodes that are read, gone through by path and turned into one another."""
+_CODECS: Final[dict[Form, frozenset[str]]] = {
+    "dag-cbor": NODES, "dag-json": NODES, "cbor": NODES | {"cbor"}, "json": NODES | {"json"}, "html": NODES,
+    "file": NODES | {"cbor", "json", "raw"},
+}  # fmt: skip
+"""Which codecs can be answered in a form; in the forms that are not here, all."""
+_BY_CODEC: Final[dict[str, Form]] = {"dag-cbor": "dag-cbor", "dag-json": "dag-json", "cbor": "cbor", "json": "json"}
 
 HELP: Final = (
-    "This is a trustless IPFS gateway. It answers with bytes that you can check yourself:\n"
-    "  ?format=raw                  one block      (or Accept: application/vnd.ipld.raw)\n"
-    "  ?format=car                  a whole graph  (or Accept: application/vnd.ipld.car)\n"
+    "This is an IPFS gateway. Its answers are bytes that you can check yourself:\n"
+    "  ?format=raw                  one block                 (or Accept: application/vnd.ipld.raw)\n"
+    "  ?format=car                  a whole graph             (or Accept: application/vnd.ipld.car)\n"
     "  ?format=car&dag-scope=block  one block as a CAR\n"
+    "  ?format=dag-json             a node in readable form   (or dag-cbor, json, cbor)\n"
 )
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """One accepted request."""
+    """One request that can be answered for some block."""
 
-    format: Format
-    scope: Scope
-    dups: bool
-    """Whether a block that is linked twice is sent twice."""
-    by_accept: bool
-    """The format came from the Accept header alone, so the answer names the URL that means the same."""
+    forms: tuple[Form, ...]
+    """Forms that will do, the best first."""
+    named: bool
+    """The URL names the form."""
+    accepted: tuple[Form, ...]
+    """What the Accept header names among the forms that have a name, whatever the URL says."""
+    car: CarOptions
 
-    @property
-    def content_type(self) -> str:
-        """The Content-Type of the answer, with every parameter that is known."""
-        if self.format == "raw":
-            return TYPES["raw"]
-        return f"{TYPES['car']}; version=1; order=dfs; dups={'y' if self.dups else 'n'}"
+    def choose(self, codec: str, *, pages: bool) -> Form:
+        """Give the best form in which a block of `codec` can be answered. Raises `HTTPException` 406."""
+        for form in self.forms:
+            if codec in _CODECS.get(form, {codec}) and (pages or form != "html"):
+                return _BY_CODEC.get(codec, form) if form == "file" else form
+        raise refuse(406, f"a {codec} block has no such form here.\n{HELP}")
 
-    def etag(self, cid: str) -> str:
-        """The entity tag: one for each form in which a block can be answered."""
-        return f'"{cid}.raw"' if self.format == "raw" else f'W/"{cid}.car.{self.scope}.{"yn"[not self.dups]}"'
-
-
-def refuse(status: int, reason: str, **more: str) -> HTTPException:
-    """Build a plain-text refusal, with `more` headers."""
-    headers = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store", **more}
-    return HTTPException(status, f"{status}: {reason}\n", headers)
+    def says_location(self, form: Form) -> bool:
+        """Whether the answer should name its own URL: where the Accept header chose, or asked for something else."""
+        return form in _NAMES and bool(self.accepted) and (not self.named or self.accepted[0] != form)
 
 
 def negotiate(query: QueryParams, accept: str) -> Wanted:
-    """Decide what to answer with. `format` in the query wins over Accept. Raises `HTTPException` 400 or 406."""
+    """Read the wishes of a request. `format` in the query wins over Accept. Raises `HTTPException` 400 or 406."""
     named = query.get("format")
+    if named in _ELSEWHERE:
+        raise refuse(400, f"nothing here has the form {named}.\n{HELP}")
     if named is not None and named not in _NAMES:
         raise refuse(406, f"no such format here.\n{HELP}")
-    preferred, parameters, others = _preferred(accept)
-    chosen = _NAMES[named] if named is not None else preferred
-    if chosen is None:
-        raise refuse(406 if others else 400, f"no format asked for that this gateway has.\n{HELP}")
-    if chosen != preferred:
-        parameters = {}
-    if chosen == "raw":
-        return Wanted("raw", "block", dups=False, by_accept=named is None)
-
-    def option(name: str, default: str) -> str:
-        return query.get(f"car-{name}") or parameters.get(name, default)
-
-    scope = query.get("dag-scope", "entity" if "entity-bytes" in query else "all")
-    if scope not in _SCOPES:
-        raise refuse(400, "dag-scope is block, entity or all")
-    version, order, dups = option("version", "1"), option("order", "dfs"), option("dups", "n")
-    if version != "1" or order not in ("dfs", "unk") or dups not in ("y", "n"):
-        raise refuse(406, "CAR answers have version=1, order=dfs and dups=y or dups=n")
-    return Wanted("car", _SCOPES[scope], dups=dups == "y", by_accept=named is None)
+    listed = sorted(_listed(accept), key=lambda entry: -entry[1])  # stable: of equals the first
+    kinds = [(_BY_TYPE[media_type], parameters) for media_type, _, parameters in listed if media_type in _BY_TYPE]
+    if named is None and not kinds and any(media_type in _ELSEWHERE.values() for media_type, _, _ in listed):
+        raise refuse(400, f"nothing here has this form.\n{HELP}")
+    forms = (_NAMES[named],) if named is not None else tuple(form for form, _ in kinds) or ("file",)
+    if "html" in forms and "file" not in forms:  # where there is no page it is one more type that is not known here
+        forms = (*forms, "file")
+    parameters = next((parameters for form, parameters in kinds if form == "car"), {})
+    return Wanted(
+        forms=forms,
+        named=named is not None,
+        accepted=tuple(form for form, _ in kinds if form in _NAMES),
+        car=car_options(query, parameters) if "car" in forms else CarOptions(),
+    )
 
 
-def _preferred(accept: str) -> tuple[Format | None, dict[str, str], bool]:
-    """The best format of an Accept header, its parameters, and whether only unknown types were named."""
-    best: Format | None = None
-    best_weight, best_parameters, others = 0.0, dict[str, str](), False
+def prefers_page(accept: str) -> bool:
+    """Say whether a page is what the reader would like best."""
+    best = max(_listed(accept), key=lambda entry: entry[1], default=None)
+    return best is not None and best[0] == "text/html"
+
+
+def _listed(accept: str) -> Iterator[tuple[str, float, dict[str, str]]]:
+    """Give each media type of an Accept header that is wanted at all, its weight and its parameters."""
     for entry in accept.split(","):
         media_type, *rest = (part.strip() for part in entry.split(";"))
         parameters = {
             key.strip().lower(): value.strip(' "') for key, _, value in (part.partition("=") for part in rest)
         }
-        found = _FORMATS.get(media_type.lower())
-        others |= found is None and media_type not in ("", "*/*", "application/*")
-        weight = _weight(parameters.pop("q", "1"))
-        if found is not None and weight > best_weight:
-            best, best_weight, best_parameters = found, weight, parameters
-    return best, best_parameters, others
+        if media_type and (weight := _weight(parameters.pop("q", "1"))) > 0:
+            yield media_type.lower(), weight, parameters
 
 
 def _weight(text: str) -> float:

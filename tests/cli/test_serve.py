@@ -81,7 +81,7 @@ def test_record_publish_serve_fetch_and_go_on(story: Command, elsewhere: Command
         published = finish(story.home, "publish", root, "--public", "--yes")
         assert published["urls"] == [f"{url}/ipfs/{root}"]
         assert status(raw) == 200
-        fetched = finish(elsewhere.home, "fetch", root, "--from", f"{url}/ipfs/{root}")
+        fetched = finish(elsewhere.home, "fetch", root, "--from", f"{url}/ipfs/{root}", "--trust", "unsigned")
         assert fetched["peers"] == [url]
         again = finish(elsewhere.home, "fetch", f"{url}/ipfs/{root}")
         assert (again["root"], again["peers"], again["blocks_fetched"]) == (root, [url], 0)

@@ -1,76 +1,17 @@
+"""Content: what a gateway may show, and the server that shows it."""
+
 import socket
+from pathlib import Path
 
 import pytest
-from starlette.datastructures import QueryParams
-from starlette.exceptions import HTTPException
 
 from cyberkv.cybergraph.chain import closure, load_root
 from cyberkv.cybergraph.cid import Buffer, Cid
 from cyberkv.cybergraph.errors import BlockNotFound, CyberKVError
-from cyberkv.cybergraph.gateway import GatewayServer, build_app
-from cyberkv.cybergraph.gateway.content import Published
-from cyberkv.cybergraph.gateway.negotiate import Wanted, negotiate
+from cyberkv.cybergraph.gateway import GatewayServer, Published, Several, build_app
 from cyberkv.cybergraph.index import Index
 from cyberkv.cybergraph.store import MemoryStore
 from tests.wire.synthetic import conversation, record
-
-RAW, CAR = "application/vnd.ipld.raw", "application/vnd.ipld.car"
-
-
-@pytest.mark.parametrize(
-    ("query", "accept", "wanted"),
-    [
-        ("format=raw", "", Wanted("raw", "block", dups=False, by_accept=False)),
-        ("format=car", "", Wanted("car", "all", dups=False, by_accept=False)),
-        ("format=car", RAW, Wanted("car", "all", dups=False, by_accept=False)),
-        ("format=raw", CAR + "; dups=y", Wanted("raw", "block", dups=False, by_accept=False)),
-        ("", RAW, Wanted("raw", "block", dups=False, by_accept=True)),
-        ("", CAR, Wanted("car", "all", dups=False, by_accept=True)),
-        ("", f"{CAR}; version=1; order=dfs; dups=y", Wanted("car", "all", dups=True, by_accept=True)),
-        ("", f"{CAR};order=unk", Wanted("car", "all", dups=False, by_accept=True)),
-        ("", f"text/html, */*;q=0.1, {RAW};q=0.5", Wanted("raw", "block", dups=False, by_accept=True)),
-        ("", f"{RAW};q=0.5, {CAR};q=0.7", Wanted("car", "all", dups=False, by_accept=True)),
-        ("", f"{RAW}, {CAR}", Wanted("raw", "block", dups=False, by_accept=True)),
-        ("dag-scope=block", CAR, Wanted("car", "block", dups=False, by_accept=True)),
-        ("dag-scope=entity", CAR, Wanted("car", "block", dups=False, by_accept=True)),
-        ("format=car&entity-bytes=0:10", "", Wanted("car", "block", dups=False, by_accept=False)),
-        ("car-dups=y&car-order=dfs&car-version=1", f"{CAR};dups=n", Wanted("car", "all", dups=True, by_accept=True)),
-        ("format=raw&dag-scope=nonsense", "", Wanted("raw", "block", dups=False, by_accept=False)),
-    ],
-)
-def test_what_is_wanted(query: str, accept: str, wanted: Wanted) -> None:
-    assert negotiate(QueryParams(query), accept) == wanted
-
-
-@pytest.mark.parametrize(
-    ("query", "accept", "status"),
-    [
-        ("", "", 400),
-        ("", "*/*", 400),
-        ("", "text/html", 406),
-        ("", f"{RAW};q=0", 400),
-        ("", f"{RAW};q=lots", 400),
-        ("format=tar", RAW, 406),
-        ("format=", RAW, 406),
-        ("format=dag-json", "", 406),
-        ("format=car&dag-scope=most", "", 400),
-        ("", f"{CAR};version=2", 406),
-        ("", f"{CAR};order=random", 406),
-        ("", f"{CAR};dups=maybe", 406),
-        ("format=car&car-version=2", "", 406),
-    ],
-)
-def test_what_cannot_be_had(query: str, accept: str, status: int) -> None:
-    with pytest.raises(HTTPException) as caught:
-        negotiate(QueryParams(query), accept)
-    assert caught.value.status_code == status
-    assert "text" not in caught.value.detail
-
-
-def test_each_form_of_an_answer_has_its_own_tag() -> None:
-    forms = ["format=raw", "format=car", "format=car&dag-scope=block", "format=car&car-dups=y"]
-    tags = {negotiate(QueryParams(form), "").etag("cid") for form in forms}
-    assert len(tags) == len(forms)
 
 
 def walk(content: Published, root: Cid, *, dups: bool = False) -> list[tuple[Cid, Buffer]]:
@@ -127,8 +68,51 @@ def test_private_is_the_same_as_absent(index: Index) -> None:
     assert walk(content, root) == []
 
 
+def test_roots_come_newest_first(index: Index) -> None:
+    store = MemoryStore()
+    made = [
+        record(store, blocks=blocks, created=created) for blocks, created in ((1, "2026-01"), (2, "2026-03"), (3, ""))
+    ]
+    private = record(store, blocks=4, created="2026-04")
+    content = Published(store, index)
+    assert content.roots() == []
+    for root in made:
+        index.publish(root, closure(store, root))
+    assert content.roots() == [made[1], made[0], made[2]]
+    assert private not in content.roots()
+    store.delete_many([made[0]])
+    assert content.roots() == [made[1], made[2]]
+
+
+def test_several_contents_side_by_side(index: Index, tmp_path: Path) -> None:
+    with Index(tmp_path / "other") as other_index:
+        contents = []
+        for name, here in (("first", index), ("second", other_index)):
+            store, root = conversation(blocks=2, seed=name)
+            here.publish(root, closure(store, root))
+            contents.append((root, Published(store, here)))
+        check_side_by_side(*contents)
+
+
+def check_side_by_side(one_first: tuple[Cid, Published], two_second: tuple[Cid, Published]) -> None:
+    (one, first), (two, second) = one_first, two_second
+    both = Several([first, second])
+    assert both.roots() == [one, two]
+    for root, alone, other in ((one, first, second), (two, second, first)):
+        assert both.get(root) == alone.get(root)
+        assert both.size_bytes(root) == alone.size_bytes(root)
+        assert [*both.graph(root, dups=False)] == [*alone.graph(root, dups=False)]
+        assert other.size_bytes(root) is None
+    absent = Cid.of(b"", "raw", "blake3")
+    assert both.size_bytes(absent) is None
+    with pytest.raises(BlockNotFound):
+        both.get(absent)
+    with pytest.raises(BlockNotFound):
+        next(both.graph(absent, dups=False))
+
+
 def test_small_answers_do_not_wait_for_the_reader(index: Index) -> None:
-    server = GatewayServer(build_app(MemoryStore(), index), "127.0.0.1", 0, lambda _: None)
+    server = GatewayServer(build_app(Published(MemoryStore(), index)), "127.0.0.1", 0, lambda _: None)
     with server._socket as listening:  # what is set here holds for every connection
         assert listening.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
@@ -136,11 +120,11 @@ def test_small_answers_do_not_wait_for_the_reader(index: Index) -> None:
 @pytest.mark.parametrize("port", [1 << 16, -1])
 def test_an_impossible_port_is_said_so(index: Index, port: int) -> None:
     with pytest.raises(CyberKVError, match="cannot listen"):
-        GatewayServer(build_app(MemoryStore(), index), "127.0.0.1", port, print)
+        GatewayServer(build_app(Published(MemoryStore(), index)), "127.0.0.1", port, print)
 
 
 def test_a_port_that_is_taken_is_said_so(index: Index) -> None:
     import socket
 
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(CyberKVError, match="cannot listen"):
-        GatewayServer(build_app(MemoryStore(), index), "127.0.0.1", taken.getsockname()[1], print)
+        GatewayServer(build_app(Published(MemoryStore(), index)), "127.0.0.1", taken.getsockname()[1], print)

@@ -1,20 +1,28 @@
 """A real server in this process: the application that ships, on 127.0.0.1 and a free port, counted."""
 
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cyberkv.cybergraph.cid import Cid
-from cyberkv.cybergraph.gateway import GatewayServer, build_app
+from cyberkv.cybergraph.gateway import GatewayServer, Published, build_app
+from cyberkv.cybergraph.gateway.tls import Certificate, TlsServer
 from cyberkv.cybergraph.index import Index
 from cyberkv.cybergraph.peers import HttpPeer
 from cyberkv.cybergraph.peers.line import Patience
-from cyberkv.cybergraph.store import Store
+from cyberkv.cybergraph.store import MemoryStore, Store
+from tests.compat.certificate import make_certificate
+from tests.wire.synthetic import record
+
+if TYPE_CHECKING:
+    from tests.wire.example import Example
 
 CALM = Patience(connect_s=30, read_s=30, block_s=60, retries=1, wait_s=0.2)
 """For servers that answer at once, on however busy a machine."""
@@ -35,6 +43,12 @@ class Served:
     """Requests that are over, in whichever way."""
 
 
+Serve = Callable[[ASGIApp], Served]
+"""Serves an application with TLS."""
+Trust = Callable[..., ssl.SSLContext]
+"""Gives a reader's settings for these protocols."""
+
+
 def counted(app: ASGIApp, served: Served) -> ASGIApp:
     async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
         served.requests.append(f"{scope['path']}?{scope['query_string'].decode()}")
@@ -52,7 +66,9 @@ def counted(app: ASGIApp, served: Served) -> ASGIApp:
 
 
 @contextmanager
-def running(app: ASGIApp, host: str = "127.0.0.1") -> Iterator[Served]:
+def running(
+    app: ASGIApp, host: str = "127.0.0.1", make: Callable[..., GatewayServer] = GatewayServer
+) -> Iterator[Served]:
     """Serve an application in a thread until the block ends."""
     served, ready = Served(), threading.Event()
 
@@ -60,7 +76,7 @@ def running(app: ASGIApp, host: str = "127.0.0.1") -> Iterator[Served]:
         served.url = url
         ready.set()
 
-    server = GatewayServer(counted(app, served), host, 0, is_ready)
+    server = make(counted(app, served), host, 0, is_ready)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
@@ -89,9 +105,70 @@ def publish(there: Index) -> Iterator[Callable[..., Served]]:
 
             for root in roots:
                 there.publish(root, closure(store, root))
-            return stack.enter_context(running(build_app(store, there)))
+            return stack.enter_context(running(build_app(Published(store, there))))
 
         yield start
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A certificate that signs itself, and its key."""
+    return make_certificate(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.fixture
+def serve(files: tuple[Path, Path]) -> Iterator[Serve]:
+    """Serve applications with TLS until the end of the test."""
+    with ExitStack() as stack:
+
+        def start(app: ASGIApp) -> Served:
+            def make(*arguments: object) -> TlsServer:
+                return TlsServer(*arguments, Certificate(*files))  # type: ignore[arg-type]
+
+            return stack.enter_context(running(app, make=make))
+
+        yield start
+
+
+@pytest.fixture
+def trust(files: tuple[Path, Path]) -> Trust:
+    """A reader's settings, `trust("h2", ...)`: the certificate is checked, and these protocols are offered."""
+
+    def settings(*protocols: str) -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=files[0])
+        context.set_alpn_protocols(list(protocols))
+        return context
+
+    return settings
+
+
+@pytest.fixture(scope="module")
+def example(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[Example]":
+    """A small graph with blocks of every codec, served."""
+    from tests.wire.example import served_example
+
+    with served_example(tmp_path_factory.mktemp("example")) as served:
+        yield served
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    """Two conversations with a common prefix."""
+    store = MemoryStore()
+    record(store, blocks=3, seed="a")
+    record(store, blocks=4, seed="a")
+    return store
+
+
+@pytest.fixture
+def roots(store: MemoryStore) -> list[Cid]:
+    """Of the longer and of the shorter one."""
+    return [record(store, blocks=4, seed="a"), record(store, blocks=3, seed="a")]
+
+
+@pytest.fixture
+def public(store: MemoryStore, roots: list[Cid]) -> Cid:
+    return roots[1]
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import socketserver
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 from cyberkv.cybergraph.car import car_header, car_section
@@ -24,8 +25,12 @@ class Exchange:
         self.server = server
         self.connection = connection
         self.target = target
-        self.cid = Cid.parse(target.split("/")[2].split("?", maxsplit=1)[0])
         self.is_car = "format=car" in target
+
+    @cached_property
+    def cid(self) -> Cid:
+        """What was asked for; of the probe for the block of nothing there is none."""
+        return Cid.parse(self.target.split("/")[2].split("?", maxsplit=1)[0])
 
     def send(self, data: bytes) -> None:
         self.connection.sendall(data)
@@ -102,12 +107,18 @@ class _Handler(socketserver.StreamRequestHandler):
 @contextmanager
 def lying(blocks: Mapping[Cid, bytes], behave: Callable[[Exchange], None] = Exchange.honest) -> Iterator[Liar]:
     """Run the server in a thread until the block ends."""
-    with Liar(blocks, behave) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.ended.set()
-            server.shutdown()
-            thread.join(10)
+    with Liar(blocks, behave) as server, in_thread(server, server.ended):
+        yield server
+
+
+@contextmanager
+def in_thread(server: socketserver.BaseServer, ended: threading.Event) -> Iterator[None]:
+    """Run a server in a thread until the block ends, which its answers under way are told."""
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        server.shutdown()
+        thread.join(10)

@@ -49,6 +49,7 @@ def record(
     parent: Cid | None = None,
     approx: str | None = None,
     payload_bytes: int | None = None,
+    created: str = "",
 ) -> Cid:
     """Store a conversation and give its root."""
     cid = store.put_node(model)
@@ -64,7 +65,7 @@ def record(
     exact = (blocks * BLOCK_SIZE + tail_tokens) * ROW_BYTES * LAYERS
     return build_root(
         store, model=cid, block_size=BLOCK_SIZE, blocks=chain, tail=tail, title=seed, parent=parent, approx=approx,
-        payload_bytes=exact if payload_bytes is None else payload_bytes,
+        payload_bytes=exact if payload_bytes is None else payload_bytes, created=created,
     )  # fmt: skip
 
 

@@ -151,19 +151,28 @@ def in_streams_only(behave: Behave) -> Behave:
     return lambda talk: behave(talk) if talk.is_car else talk.honest()
 
 
-STRANGER = car_section(Cid.of(b"unasked", "raw", "blake3"), b"unasked")
+def stranger(number: int) -> bytes:
+    data = b"unasked %d" % number
+    return car_section(Cid.of(data, "raw", "blake3"), data)
+
+
+MARKER = b"\n\n[Gateway Error: CAR stream truncated, response is incomplete]"
 STREAMS: dict[str, tuple[Behave, str]] = {
-    "a stranger first": (in_stream(lambda parts: b"".join([parts[0], STRANGER, *parts[1:]])), "not asked for"),
-    "a stranger last": (in_stream(lambda parts: b"".join([*parts, STRANGER])), "not asked for"),
-    "leaves before blocks": (in_stream(lambda parts: b"".join([parts[0], *reversed(parts[1:])])), "not asked for"),
+    "many strangers": (
+        in_stream(lambda parts: b"".join([parts[0], *map(stranger, range(2049)), *parts[1:]])), "not asked for"
+    ),
     "one block less": (in_stream(lambda parts: b"".join(parts[:-1])), "before it is complete"),
     "the header alone": (in_stream(lambda parts: parts[0]), "before it is complete"),
     "cut inside": (in_stream(lambda parts: b"".join(parts)[:-1]), "ends"),
     "a page": (lambda talk: talk.answer(b"<html>", "text/html") if talk.is_car else talk.honest(), "text/html"),
     "an error": (lambda talk: talk.head("500 No", content_length=0) if talk.is_car else talk.honest(), "status 500"),
     "a gateway's marker": (
-        in_stream(lambda parts: b"".join(parts[:4]) + b"[Gateway Error: CAR stream truncated, response is incomplete]"),
-        "CAR",
+        in_stream(lambda parts: b"".join(parts[:4]) + MARKER),
+        "says of its CAR stream: 'CAR stream truncated, response is incomplete'",
+    ),
+    "a gateway's marker inside a block": (
+        in_stream(lambda parts: b"".join(parts[:4])[:-90] + MARKER),
+        "says of its CAR stream: 'CAR stream truncated, response is incomplete'",
     ),
 }  # fmt: skip
 

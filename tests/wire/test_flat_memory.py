@@ -22,13 +22,13 @@ SERVER = (
     PEAK
     + """
 import sys
-from cyberkv.cybergraph.gateway import build_app, serve
+from cyberkv.cybergraph.gateway import Published, build_app, serve
 from cyberkv.cybergraph.index import Index
 from cyberkv.cybergraph.store import DiskStore
 home = Path(sys.argv[1])
 with DiskStore(home / "store", read_only=True) as store, Index(home / "index") as index:
     try:
-        serve(build_app(store, index), "127.0.0.1", 0, lambda url: print(url, flush=True))
+        serve(build_app(Published(store, index)), "127.0.0.1", 0, lambda url: print(url, flush=True))
     except KeyboardInterrupt:
         print(peak_kib())
 """

@@ -19,7 +19,7 @@ from cyberkv.cybergraph.errors import (
     PeerUnreachable,
     TruncatedCar,
 )
-from cyberkv.cybergraph.gateway import build_app
+from cyberkv.cybergraph.gateway import Published, build_app
 from cyberkv.cybergraph.index import Index
 from cyberkv.cybergraph.peers import HttpPeer, Patience
 from cyberkv.cybergraph.store import MemoryStore
@@ -42,7 +42,7 @@ class TestShippedGateway(PeerContract):
         store = MemoryStore()
         store.put_many(blocks.items(), hashed=True)
         self.index.publish(root, blocks)
-        return HttpPeer(self.opened.enter_context(running(build_app(store, self.index))).url, patience=CALM)
+        return HttpPeer(self.opened.enter_context(running(build_app(Published(store, self.index)))).url, patience=CALM)
 
 
 class TestPlainServer(PeerContract):
@@ -201,6 +201,51 @@ def test_a_busy_peer_is_asked_again(blocks: dict[Cid, bytes]) -> None:
     with lying(blocks, busy_once) as liar, HttpPeer(liar.url, patience=patience, sleep=slept.append) as peer:
         assert list(peer.get_many([leaf])) == [(leaf, blocks[leaf])]
     assert slept == [3.0]
+
+
+DATE = "Mon, 02 Mar 2026 10:00:00 GMT"
+
+
+@pytest.mark.parametrize(
+    ("headers", "waited_s"),
+    [
+        ({"retry_after": "Mon, 02 Mar 2026 10:00:03 GMT", "date": DATE}, 3.0),
+        ({"retry_after": "Monday, 02-Mar-26 10:00:02 GMT", "date": DATE}, 2.0),
+        ({"retry_after": "Mon, 02 Mar 2026 09:00:00 GMT", "date": DATE}, 0.0),
+        ({"retry_after": "Mon, 02 Mar 2026 10:00:03 GMT"}, 1.0),
+        ({"retry_after": "Mon, 99 Foo 2026 10:00:03 GMT", "date": DATE}, 1.0),
+        ({"retry_after": "Mon, 02 Mar 2026 10:00:03 -0000", "date": DATE}, 1.0),
+        ({"retry_after": "Mon, 02 Mar 99999999999 10:00:03 GMT", "date": DATE}, 1.0),
+        ({"retry_after": "Mon, 02 Mar 2026 10:00:03 +99999999999999999999", "date": DATE}, 1.0),
+        ({"retry_after": "soon", "date": DATE}, 1.0),
+        ({"retry_after": "-3"}, 1.0),
+        ({}, 1.0),
+        ({"retry_after": "Mon, 02 Mar 2026 11:00:00 GMT", "date": DATE}, None),
+        ({"retry_after": "9" * 400}, None),
+    ],
+)
+def test_how_long_a_busy_peer_asks_to_wait(
+    blocks: dict[Cid, bytes], headers: dict[str, str], waited_s: float | None
+) -> None:
+    leaf = last_leaf(blocks)
+    slept: list[float] = []
+
+    def busy_once(talk: Exchange) -> None:
+        if len(talk.server.targets) == 1:
+            talk.head("503 Busy", content_length=0, **headers)
+        else:
+            talk.honest()
+
+    with (
+        lying(blocks, busy_once) as liar,
+        HttpPeer(liar.url, patience=replace(CALM, wait_s=4), sleep=slept.append) as peer,
+    ):
+        if waited_s is None:
+            with pytest.raises(PeerUnreachable, match="busy"):
+                list(peer.get_many([leaf]))
+        else:
+            assert list(peer.get_many([leaf])) == [(leaf, blocks[leaf])]
+    assert slept == ([] if waited_s is None else [waited_s])
 
 
 def test_a_dropped_idle_connection_is_opened_again(blocks: dict[Cid, bytes]) -> None:

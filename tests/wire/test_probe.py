@@ -5,7 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from cyberkv.cybergraph.access import Identity
+from cyberkv.cybergraph.access.receipt import make_receipt
 from cyberkv.cybergraph.car import write_car
+from cyberkv.cybergraph.chain import load_root
 from cyberkv.cybergraph.cid import Cid
 from cyberkv.cybergraph.peers import Patience, Peer, open_peer
 from cyberkv.cybergraph.peers.probe import ANSWER_S, Probe
@@ -78,3 +81,15 @@ def test_a_file_has_what_it_names_while_it_is_whole(tmp_path: Path) -> None:
     assert not Asked().probe(str(path), root)
     path.unlink()
     assert not Asked().probe(str(path), root)
+
+
+def test_a_file_that_begins_with_a_receipt_has_what_that_signs(tmp_path: Path) -> None:
+    store = MemoryStore()
+    root, other = record(store, seed="a"), record(store, seed="b")
+    receipt = make_receipt(Identity(bytes(32)), load_root(store, root), "cyberkv", None)
+    path = tmp_path / "signed.car"
+    with path.open("wb") as out:
+        blocks = {receipt.cid(): receipt.encode()} | contents(store, root) | contents(store, other)
+        write_car(out, [receipt.cid()], blocks.items())
+    assert Asked().probe(str(path), root)
+    assert not Asked().probe(str(path), other)

@@ -1,0 +1,80 @@
+"""Pages of signed conversations: who signed, on the first page, on the conversation's own, and on the receipt's."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cyberkv.cybergraph.access import Identity
+from cyberkv.cybergraph.access.receipt import make_receipt
+from cyberkv.cybergraph.chain import closure, load_root
+from cyberkv.cybergraph.nodes import Receipt
+from tests.wire.explorer import World, browse, make_world
+
+ALICE, EVE = Identity(bytes(32)), Identity(bytes([1]) * 32)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = make_world(tmp_path)
+    yield made
+    made.index.close()
+
+
+def sign(world: World, name: str, signer: Identity = ALICE) -> Receipt:
+    receipt = make_receipt(signer, load_root(world.store, world.roots[name]), "cyberkv 1.2.3", "a domain")
+    return publish(world, receipt)
+
+
+def publish(world: World, receipt: Receipt) -> Receipt:
+    root = world.store.put_node(receipt)
+    world.index.publish(root, closure(world.store, root))
+    return receipt
+
+
+def test_a_signed_conversation_says_by_whom(world: World) -> None:
+    key = ALICE.public().signing.hex()
+    assert "nobody: not signed" in browse(world.app(), f"/ipfs/{world.roots['harbour']}").text
+    receipt = sign(world, "harbour")
+    page = browse(world.app(), f"/ipfs/{world.roots['harbour']}")
+    assert key in page.body.decode()
+    assert f"/ipfs/{receipt.cid()}" in page.links
+    assert "nobody: not signed" not in page.text
+    assert "nobody: not signed" in browse(world.app(), f"/ipfs/{world.roots['grown']}").text
+
+
+def test_the_first_page_has_it_once_and_says_that_it_is_signed(world: World) -> None:
+    before = browse(world.app(), "/")
+    assert "signed" not in before.text
+    receipt = sign(world, "harbour")
+    after = browse(world.app(), "/")
+    assert after.text.count("signed") == 1
+    assert f"/ipfs/{receipt.cid()}" not in after.links
+    assert after.links.count(f"/ipfs/{world.roots['harbour']}") == before.links.count(f"/ipfs/{world.roots['harbour']}")
+
+
+def test_a_receipt_has_a_page_that_leads_to_the_conversation(world: World) -> None:
+    receipt = sign(world, "harbour")
+    page = browse(world.app(), f"/ipfs/{receipt.cid()}")
+    for words in (ALICE.public().signing.hex(), "cyberkv 1.2.3", "a domain", "not that it is right"):
+        assert words in page.text
+    assert f"/ipfs/{world.roots['harbour']}" in page.links
+    assert "two books" in browse(world.app(), f"/ipfs/{receipt.cid()}/root").text
+
+
+def test_a_forged_receipt_is_shown_as_one_and_signs_nothing(world: World) -> None:
+    forged = publish(world, replace(sign(world, "grown"), producer=EVE.public().signing))
+    page = browse(world.app(), f"/ipfs/{forged.cid()}")
+    assert "does not hold" in page.text
+    assert "not that it is right" not in page.text
+    shown = browse(world.app(), f"/ipfs/{world.roots['grown']}").body.decode()
+    assert ALICE.public().signing.hex() in shown
+    assert EVE.public().signing.hex() not in shown
+
+
+def test_a_receipt_of_what_is_not_public_shows_nothing_of_it(world: World) -> None:
+    secret = make_receipt(ALICE, load_root(world.store, world.roots["secret"]), "cyberkv", None)
+    world.index.publish(world.store.put_node(secret), ())
+    for url in ("/", f"/ipfs/{secret.cid()}"):
+        assert "Nobody may see this" not in browse(world.app(), url).body.decode()
