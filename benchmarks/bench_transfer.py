@@ -117,12 +117,12 @@ def _hash_and_write(pieces: list[memoryview], hash_name: HashName, path: Path, *
 def _fetching(
     folder: Path, root: Cid, hash_name: HashName, repeats: int, claims: list[Claim], figures: dict[str, float]
 ) -> None:
-    with _serving(folder / "home") as (url, _):
+    with serving(folder / "home") as (url, _):
         rates: list[tuple[float, float]] = []
         for _ in range(repeats):
             drained_s, drained_bytes = _drain(url, root)
-            fetched = _fetch(folder / "other", root, url)
-            rates.append((drained_bytes / drained_s, fetched["bytes_fetched"] / fetched["seconds"]))
+            told = fetched(folder / "other", root, url)
+            rates.append((drained_bytes / drained_s, told["bytes_fetched"] / told["seconds"]))
     drain, fetch = (max(each) for each in zip(*rates, strict=True))
     claims.append(Claim(f"{hash_name}: fetch against an unverified drain", fetch / drain, FETCH_BARS[hash_name]))
     figures |= {f"{hash_name}: fetch, GB/s": fetch / 1e9, f"{hash_name}: unverified drain, GB/s": drain / 1e9}
@@ -130,9 +130,9 @@ def _fetching(
 
 def _memory(folder: Path, size_bytes: int, claims: list[Claim], figures: dict[str, float]) -> None:
     root = _record(folder / "home", size_bytes, "blake3")
-    with _serving(folder / "home") as (url, server):
+    with serving(folder / "home") as (url, server):
         before_mib = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
-        _fetch(folder / "other", root, url)
+        fetched(folder / "other", root, url)
         client_mib = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
         status = Path(f"/proc/{server}/status").read_text()
     server_mib = int(status.split("VmHWM:")[1].split()[0]) / 1024
@@ -147,7 +147,7 @@ def _command(home: Path, *line: object) -> list[str]:
 
 
 @contextmanager
-def _serving(home: Path) -> Iterator[tuple[str, int]]:
+def serving(home: Path) -> Iterator[tuple[str, int]]:
     """Give the URL and the process id of a gateway."""
     with subprocess.Popen(
         _command(home, "serve", "--listen", "127.0.0.1:0"), stdout=subprocess.PIPE, text=True
@@ -172,7 +172,7 @@ def _drain(url: str, root: Cid) -> tuple[float, int]:
     return time.perf_counter() - start_s, read_bytes
 
 
-def _fetch(home: Path, root: Cid, url: str) -> dict[str, float]:
+def fetched(home: Path, root: Cid, url: str) -> dict[str, float]:
     shutil.rmtree(home, ignore_errors=True)
     done = subprocess.run(_command(home, "fetch", root, "--from", url), stdout=subprocess.PIPE, check=True)
     shutil.rmtree(home)

@@ -124,9 +124,10 @@ def _model(session: Session, record: "ModelRecord", problems: Problems) -> dict[
 
 def _kubo(address: str | None) -> dict[str, Any] | None:
     """Look at a node; None if none was asked for and none is there."""
+    from ..cybergraph.peers import Patience
     from ..cybergraph.peers.kubo import kubo_health
 
-    with closing(kubo_rpc(address or DEFAULT_ADDRESS)) as rpc:
+    with closing(kubo_rpc(address or DEFAULT_ADDRESS, Patience(connect_s=5, read_s=10, block_s=20))) as rpc:
         try:
             return asdict(kubo_health(rpc))
         except PeerError:

@@ -36,15 +36,19 @@ def kubo_credential() -> "Credential | None":
     return None
 
 
-def kubo_rpc(address: str) -> "KuboRpc":
+def kubo_rpc(address: str, patience: "Patience") -> "KuboRpc":
     """Prepare calls to a node, without connecting. Raises as `kubo_credential`, and `BadReference` for no address."""
     from ..cybergraph.peers.kubo import KuboRpc, RpcAddress
 
-    return KuboRpc(RpcAddress.parse(address), kubo_credential())
+    return KuboRpc(RpcAddress.parse(address), kubo_credential(), patience=patience)
 
 
-def open_source(source: str, patience: "Patience | None" = None) -> "Peer":
-    """Open a gateway, a Kubo node or a CAR file. Raises as `open_peer` and `kubo_credential`."""
-    from ..cybergraph.peers import KUBO, open_peer
+def open_source(source: str, patience: "Patience | None" = None, hosts: tuple[str, ...] = ()) -> "Peer":
+    """Open a gateway, which may redirect to `hosts`, a Kubo node or a CAR file.
 
-    return open_peer(source, patience=patience, credential=kubo_credential() if source.startswith(KUBO) else None)
+    Raises as `open_peer` and `kubo_credential`, and `BadReference` for what is no host.
+    """
+    from ..cybergraph.peers import KUBO, Reach, open_peer
+
+    credential = kubo_credential() if source.startswith(KUBO) else None
+    return open_peer(source, patience=patience, credential=credential, reach=Reach.to(hosts))

@@ -17,6 +17,7 @@ import ctypes
 import mmap
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from threading import Condition
 from typing import Final
 
@@ -47,7 +48,10 @@ def heap_room(size_bytes: int) -> memoryview:
 
 class _Buffer:
     def __init__(self, size_bytes: int) -> None:
-        self.memory = mmap.mmap(-1, size_bytes)
+        self.memory = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE)
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            with suppress(OSError):  # a kernel without
+                self.memory.madvise(mmap.MADV_HUGEPAGE)  # the kernel copies into it and the disk reads from it
         self.used_bytes = 0
         self.rooms: dict[int, tuple[weakref.ref[object], int]] = {}
         """Offset -> room that somebody refers to, and its size."""

@@ -8,12 +8,27 @@ of the caller's choice, for one who hashes many blocks at once.
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import ClassVar, Self
+from typing import ClassVar, Protocol, Self
 
 from ..cid import Buffer, Cid
 from ..errors import BlockNotFound
 from ..limits import MAX_LEAF_BYTES, MAX_NODE_BYTES
 from ..staging import Room, heap_room
+
+
+class Prover(Protocol):
+    """Somebody who has access to sealed content and shows it to whoever asks."""
+
+    @property
+    def root(self) -> Cid:
+        """The sealed root that access is to."""
+
+    @property
+    def scheme(self) -> str:
+        """Name of the scheme of proof."""
+
+    def answer(self, challenge: bytes, audience: str) -> bytes:
+        """Prove access to `audience`, the peer by the name that the user gave it. Raises `ProofRejected`, `Corrupt`."""
 
 
 class Peer(ABC):
@@ -34,7 +49,7 @@ class Peer(ABC):
         return _checked(self.read_many(cids, heap_room))
 
     def get_dag(self, cid: Cid) -> Iterator[tuple[Cid, Buffer]]:
-        """Give everything reachable from `cid` as one stream, each block hashed, parents before what they link to.
+        """Give everything reachable from `cid` as one stream, each block hashed; a sound peer gives parents first.
 
         Raises as `read_dag`, and `DigestMismatch`. Only where `has_dag`.
         """
@@ -53,9 +68,12 @@ class Peer(ABC):
         """Give what the peer claims to be reachable from `cid` as one stream, unhashed. Only where `has_dag`.
 
         The end of the iterator proves nothing: the caller must know what belongs to the graph. Raises as `read_many`,
-        and `MalformedCar`.
+        `MalformedCar`, and `NotOffered` where the peer turns out to send single blocks only.
         """
         raise NotImplementedError
+
+    def prove_with(self, prover: Prover) -> None:  # noqa: B027  # most peers never ask
+        """Answer with `prover` if this peer asks for a proof of access. Called before blocks are asked for."""
 
     def abort(self) -> None:  # noqa: B027  # a peer that never waits has nothing to do
         """Make what is under way in other threads fail soon. The peer may be asked again."""
@@ -79,7 +97,7 @@ def _checked(blocks: Iterator[tuple[Cid, Buffer]]) -> Iterator[tuple[Cid, Buffer
         yield cid, data
 
 
-def not_held(name: str, cids: Sequence[Cid]) -> BlockNotFound:
+def not_held(name: str, cids: Sequence[Cid | str]) -> BlockNotFound:
     """Build the error for blocks that a peer lacks."""
     more = f" and {len(cids) - 1} more" if len(cids) > 1 else ""
     return BlockNotFound(f"{name} does not hold {cids[0]}{more}", peer=name, cids=[str(cid) for cid in cids])

@@ -34,9 +34,15 @@ class Endpoint:
         if "@" in parts.netloc:
             raise BadReference(f"{cls.kind} with a password in it, for {parts.hostname}", hint=cls.login_hint)
         plain = cls.paths.fullmatch(parts.path) and not parts.query and not parts.fragment
+        plain = plain and text.isprintable() and " " not in text
         if parts.scheme not in ("http", "https") or not parts.hostname or not plain:
             raise cls.unusable(text)
         return cls(parts.scheme, parts.hostname, port)
+
+    @property
+    def origin(self) -> tuple[str, str, int]:
+        """Scheme, host and port as they count, with the usual port filled in."""
+        return self.scheme, self.host, self.port or {"http": 80, "https": 443}[self.scheme]
 
     @classmethod
     def unusable(cls, text: str) -> BadReference:

@@ -1,25 +1,44 @@
-"""A trustless gateway as a peer: raw blocks over a few connections, whole graphs as CAR streams."""
+"""A trustless gateway as a peer: raw blocks over a few connections, whole graphs as CAR streams.
+
+What a cut connection left unfinished is asked for again by whole blocks, of this gateway or another. Ranges within a
+block are not: a block has two megabytes at most, and the halves of one could not be checked apart.
+"""
 
 import io
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from http.client import IncompleteRead
-from itertools import islice
-from typing import Any, ClassVar, Final
+from contextlib import suppress
+from http.client import HTTPException
+from typing import ClassVar, Final
 
 from ..car import read_car
 from ..cid import Buffer, Cid
-from ..errors import BlockNotFound, PeerMisbehaved, PeerUnreachable, TruncatedCar
+from ..errors import (
+    AccessDenied,
+    BlockNotFound,
+    CyberKVError,
+    MalformedCar,
+    NotOffered,
+    PeerMisbehaved,
+    PeerUnreachable,
+    TruncatedCar,
+)
 from ..limits import MAX_CAR_HEADER_BYTES, MAX_CAR_SECTION_BYTES
 from ..staging import Room
-from .base import Peer, most_bytes, not_held
-from .line import Answer, Body, Line, Patience
+from .answers import CAR, RAW, CarBody, check_type, retry_after_s
+from .base import Peer, Prover, most_bytes, not_held
+from .line import Answer, Line, Patience
+from .proving import WANTS, Entry
+from .reach import ANYWHERE, Reach
+from .redirect import Route, spend
 from .url import GatewayUrl
+from .window import Window
 
-RAW: Final = "application/vnd.ipld.raw"
-CAR: Final = "application/vnd.ipld.car"
+PROBE: Final = "bafkqaaa"
+"""The CID of nothing, which every gateway has."""
+_REST_BYTES: Final = 256
+_NO_CARS: Final = (400, 405, 406, 415, 501)
+"""How gateways say that they send single blocks only."""
 _DEFAULT: Final = Patience()
 
 
@@ -34,6 +53,7 @@ class HttpPeer(Peer):
         *,
         patience: Patience = _DEFAULT,
         connections: int = 4,
+        reach: Reach = ANYWHERE,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -41,51 +61,32 @@ class HttpPeer(Peer):
         self._url = GatewayUrl.parse(url)
         self.name = str(self._url)
         self._patience = patience
+        self._clock = clock
         self._sleep = sleep
-        self._lines = [Line(self._url, patience, clock) for _ in range(connections + 1)]
-        self._idle = deque(self._lines[1:])
-        self._stream = self._lines[0]
-        self._window = 2 * connections
-        self._aborts = 0
-        self._workers = ThreadPoolExecutor(connections, thread_name_prefix="gateway")
+        self._stream, *routes = (Route(self._url, patience, clock, reach) for _ in range(connections + 1))
+        self._window = Window(self.name, routes)
+        self._entry = Entry(self._url, patience, sleep)
+
+    def latency_s(self) -> float:
+        """Ask for the block of nothing, and give the seconds to its answer.
+
+        Raises `PeerUnreachable`; `PeerMisbehaved` or `BlockNotFound` for a server that answers as no gateway should.
+        """
+        start_s = self._clock()
+        line, answer = self._ask(self._stream, PROBE, "format=raw", RAW, 0)
+        with line.guarded():
+            if answer.read(1):
+                raise PeerMisbehaved(f"{self.name} sends bytes for the block of nothing", peer=self.name)
+        return self._clock() - start_s
 
     def read_many(self, cids: Sequence[Cid], room: Room) -> Iterator[tuple[Cid, Buffer]]:
         """See `Peer`."""
-        waiting = iter(cids)
-        running = deque(
-            (cid, self._workers.submit(self._block, cid, room, self._aborts)) for cid in islice(waiting, self._window)
-        )
-        absent: list[Cid] = []
-        try:
-            while running:
-                cid, answer = running.popleft()
-                try:
-                    data = _result(answer, self.name)
-                except BlockNotFound:
-                    absent.append(cid)
-                else:
-                    yield cid, data
-                    del data
-                del answer
-                running.extend(
-                    (cid, self._workers.submit(self._block, cid, room, self._aborts)) for cid in islice(waiting, 1)
-                )
-        finally:
-            for _, answer in running:
-                answer.cancel()
-        if absent:
-            raise not_held(self.name, absent)
+        return self._window.read_many(cids, lambda route, cid: self._block(route, cid, room))
 
-    def _block(self, cid: Cid, room: Room, aborts: int) -> Buffer:
-        if aborts != self._aborts:
-            raise PeerUnreachable(f"{self.name} was given up", peer=self.name)
-        line = self._idle.pop()  # as many lines as workers: never empty
-        try:
-            answer = self._ask(line, f"/ipfs/{cid}?format=raw", RAW, cid)
-            with line.guarded():
-                return self._body(answer, cid, room)
-        finally:
-            self._idle.append(line)
+    def _block(self, route: Route, cid: Cid, room: Room) -> Buffer:
+        line, answer = self._ask(route, str(cid), "format=raw", RAW, most_bytes(cid))
+        with line.guarded():
+            return self._body(answer, cid, room)
 
     def _body(self, answer: Answer, cid: Cid, room: Room) -> Buffer:
         if answer.length is None or cid.codec != "raw":
@@ -103,97 +104,79 @@ class HttpPeer(Peer):
 
     def read_dag(self, cid: Cid, room: Room) -> Iterator[tuple[Cid, Buffer]]:
         """See `Peer`."""
-        line = self._stream
         accept = f"{CAR}; version=1; order=dfs; dups=n"
-        answer = self._ask(line, f"/ipfs/{cid}?format=car&dag-scope=all", accept, cid)
+        line, answer = self._ask(self._stream, str(cid), "format=car&dag-scope=all", accept, MAX_CAR_HEADER_BYTES)
+        body = CarBody(answer, self.name)
+        stream = io.BufferedReader(body)
         try:
             with line.guarded():
                 line.meter.renew(MAX_CAR_HEADER_BYTES)
-                for found, data in read_car(io.BufferedReader(_CarBody(answer, self.name))).unchecked(room):
-                    yield found, data
-                    del data
-                    line.meter.renew(MAX_CAR_SECTION_BYTES)
+                try:
+                    for found, data in read_car(stream, skip_foreign=True).unchecked(room):
+                        yield found, data
+                        del data
+                        line.meter.renew(MAX_CAR_SECTION_BYTES)
+                except MalformedCar:
+                    with suppress(CyberKVError, OSError, HTTPException):
+                        stream.read(_REST_BYTES)  # perhaps the gateway says there why
+                    raise
+        except (MalformedCar, TruncatedCar) as error:
+            raise body.said() or error from None
         finally:
             if not answer.isclosed():
                 line.close()
 
-    def _ask(self, line: Line, target: str, accept: str, cid: Cid) -> Answer:
+    def prove_with(self, prover: Prover) -> None:
+        """See `Peer`."""
+        self._entry.prover = prover
+
+    def _ask(self, route: Route, name: str, query: str, accept: str, most_bytes: int) -> tuple[Line, Answer]:
+        """Ask for a block, or everything below it, by its name, and give an answer of the right type, still unread."""
+        token = self._entry.token
+        try:
+            return self._ask_with(token, route, name, query, accept, most_bytes)
+        except (AccessDenied, BlockNotFound) as error:
+            if not self._entry.renew(token, route, wanted=isinstance(error, AccessDenied)):
+                raise
+        return self._ask_with(self._entry.token, route, name, query, accept, most_bytes)
+
+    def _ask_with(
+        self, token: str | None, route: Route, name: str, query: str, accept: str, most_bytes: int
+    ) -> tuple[Line, Answer]:
+        target = f"/ipfs/{name}?{query}"
         for tries_left in range(self._patience.retries, -1, -1):
-            answer = line.ask(target, {"Accept": accept}, most_bytes(cid))
+            line, answer = route.ask(target, accept, name, most_bytes, token)
             status = answer.status
             if status == 200:
                 with line.guarded():
-                    self._check_type(answer, accept)
-                return answer
-            wait_s = _retry_after_s(answer)
-            with line.guarded():
-                answer.read(4096)
-            if not answer.isclosed():
-                line.close()
+                    check_type(answer, accept.partition(";")[0], self.name)
+                return line, answer
+            wait_s = retry_after_s(answer)
+            spend(line, answer)
             if status in (404, 410):
-                raise not_held(self.name, [cid])
+                raise not_held(self.name, [name])
+            if status == 401 and answer.getheader("www-authenticate", "").startswith(WANTS):
+                raise AccessDenied(
+                    f"{self.name} wants proof of access for {name}", hint="it is sealed: fetch it by its sealed root",
+                    peer=self.name, cid=name,
+                )  # fmt: skip
             if status not in (429, 503):
                 break
             if not tries_left or wait_s > self._patience.wait_s:
                 raise PeerUnreachable(f"{self.name} is busy (status {status})", hint="try again later", peer=self.name)
             self._sleep(wait_s)
-        if 300 <= status < 400:
-            raise PeerMisbehaved(
-                f"{self.name} redirects {cid} to {answer.getheader('location', '')!r:.120}; redirects are not followed",
-                hint="give the final address in --from", peer=self.name, status=status,
-            )  # fmt: skip
+        if status in _NO_CARS and accept.startswith(CAR):
+            raise NotOffered(f"{self.name} sends no CAR streams (status {status})", peer=self.name, status=status)
         kind = PeerUnreachable if status >= 500 else PeerMisbehaved
-        raise kind(f"{self.name} answers status {status} for {cid}", peer=self.name, status=status, cid=str(cid))
-
-    def _check_type(self, answer: Answer, accept: str) -> None:
-        expected = accept.partition(";")[0]
-        got = answer.getheader("content-type", "")
-        coded = answer.getheader("content-encoding", "identity")
-        if got.partition(";")[0].strip().lower() != expected or coded != "identity":
-            raise PeerMisbehaved(
-                f"{self.name} answers with {got!r:.80} ({coded[:20]}) instead of {expected}",
-                hint="this address is not a trustless IPFS gateway", peer=self.name, expected=expected, got=got[:80],
-            )  # fmt: skip
+        raise kind(f"{self.name} answers status {status} for {name}", peer=self.name, status=status, cid=name)
 
     def abort(self) -> None:
         """See `Peer`."""
-        self._aborts += 1  # requests that wait for their turn are not begun
-        for line in self._lines:
-            line.hang_up()
+        self._stream.hang_up()
+        self._window.abort()
 
     def close(self) -> None:
         """See `Peer`."""
-        for line in self._lines:
-            line.end()
-        self._workers.shutdown(cancel_futures=True)
-        for line in self._lines:
-            line.close()
-
-
-class _CarBody(Body):
-    """A body that says at which byte of the stream it was cut."""
-
-    def __init__(self, answer: Answer, name: str) -> None:
-        super().__init__(answer)
-        self._name = name
-        self._at = 0
-
-    def readinto(self, buffer: Any, /) -> int:
-        try:
-            count = super().readinto(buffer)
-        except IncompleteRead as error:
-            raise TruncatedCar(f"{self._name} ends its CAR stream after {self._at} bytes", offset=self._at) from error
-        self._at += count
-        return count
-
-
-def _result(answer: "Future[Buffer]", name: str) -> Buffer:
-    try:
-        return answer.result()
-    except CancelledError as error:
-        raise PeerUnreachable(f"{name} was closed") from error
-
-
-def _retry_after_s(answer: Answer) -> float:
-    text = answer.getheader("retry-after", "")
-    return float(text) if text.isdecimal() else 1.0
+        self._stream.end()
+        self._window.close()
+        self._stream.close()

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from ..cid import Buffer
-from ..errors import CyberKVError, PeerMisbehaved, PeerUnreachable
+from ..errors import CyberKVError, PeerMisbehaved, PeerUnreachable, Refused
+from .reach import ANYWHERE, Reach
 
 SLACK_BYTES: Final = 128 << 10
 """Headers, chunk framing and read-ahead, beside the payload itself."""
@@ -47,10 +48,14 @@ class Meter:
     def renew(self, most_bytes: int) -> None:
         """Start the next block."""
         self._deadline_s = self._clock() + self._patience.block_s
+        self.allow(most_bytes)
+
+    def allow(self, most_bytes: int) -> None:
+        """Let another `most_bytes` come before the same deadline."""
         self._left_bytes = most_bytes + SLACK_BYTES
 
-    def receive(self, raw: io.RawIOBase, sock: socket.socket, buffer: memoryview) -> int:
-        """Read once from `raw`, the unbuffered file of `sock`."""
+    def receive(self, sock: socket.socket, buffer: memoryview) -> int:
+        """Read once from `sock`."""
         left_s = self._deadline_s - self._clock()
         if left_s <= 0:
             raise PeerUnreachable(f"{self._name} took over {self._patience.block_s:g} s for one block", peer=self._name)
@@ -58,7 +63,7 @@ class Meter:
             raise PeerMisbehaved(f"{self._name} sends more bytes than any block has", peer=self._name)
         if (wait_s := min(self._patience.read_s, left_s)) != sock.gettimeout():  # setting it is a system call
             sock.settimeout(wait_s)
-        got = raw.readinto(buffer[: self._left_bytes]) or 0
+        got = sock.recv_into(buffer[: self._left_bytes])
         self._left_bytes -= got
         return got
 
@@ -66,17 +71,17 @@ class Meter:
 class _MeteredFile(io.RawIOBase):
     def __init__(self, sock: socket.socket, meter: Meter) -> None:
         self._sock = sock
-        self._raw = sock.makefile("rb", buffering=0)
+        self._hold = sock.makefile("rb", buffering=0)  # an open file keeps the socket open, too
         self._meter = meter
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any, /) -> int:
-        return self._meter.receive(self._raw, self._sock, memoryview(buffer))
+        return self._meter.receive(self._sock, memoryview(buffer))
 
     def close(self) -> None:
-        self._raw.close()
+        self._hold.close()
         super().close()
 
 
@@ -124,9 +129,10 @@ class Body(io.RawIOBase):
 class Line:
     """A connection that is opened on first use and again after any trouble."""
 
-    def __init__(self, url: Address, patience: Patience, clock: Callable[[], float]) -> None:
+    def __init__(self, url: Address, patience: Patience, clock: Callable[[], float], reach: Reach = ANYWHERE) -> None:
         self._url = url
         self._patience = patience
+        self._reach = reach
         self._http: http.client.HTTPConnection | None = None
         self._socket: socket.socket | None = None
         self._answer: Answer | None = None
@@ -190,11 +196,21 @@ class Line:
         return answer  # type: ignore[return-value]  # made by `_response`
 
     def _dial(self, address: tuple[str, int], timeout_s: float, _source: None) -> socket.socket:
-        """Connect as `socket.create_connection` does, on a socket that can be hung up meanwhile."""
-        refused = OSError(f"{address[0]} has no address")
+        """Connect as `socket.create_connection` does, on a socket that can be hung up meanwhile.
+
+        The name is resolved once, and it is the address connected to that must be within reach: so a name that stands
+        for a public address at one moment and for a private one at the next leads nowhere.
+        """
+        refused: Exception = OSError(f"{address[0]} has no address")
         for family, kind, protocol, _, where in socket.getaddrinfo(*address, type=socket.SOCK_STREAM):
             if self._ended or self._hung_up:
                 raise PeerUnreachable(f"{self._url} was given up", peer=str(self._url))
+            if not self._reach.admits(address[0], str(where[0])):
+                refused = Refused(
+                    f"{self._url} leads to {where[0]}, which is no public address, and was not named by you",
+                    hint=f"if it is meant, give it in --from, or --allow-host {address[0]}", peer=str(self._url),
+                )  # fmt: skip
+                continue
             sock = self._socket = socket.socket(family, kind, protocol)
             sock.settimeout(timeout_s)
             try:

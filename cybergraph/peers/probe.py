@@ -1,11 +1,13 @@
 """Whether a conversation could be fetched again now: what is only remembered may have gone long ago."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Final
 
 from ..cid import Cid
 from ..errors import BlockNotFound, CyberKVError
+from ..nodes import Receipt, decode_node
 from .base import Peer
 from .carfile import CarFilePeer
 from .line import Patience
@@ -47,6 +49,15 @@ class Probe:
 
 
 def _holds(peer: Peer, root: Cid) -> bool:
-    if isinstance(peer, CarFilePeer) and not (peer.is_whole and root in peer.roots):
+    if isinstance(peer, CarFilePeer) and not (peer.is_whole and root in {*peer.roots, *_signed(peer)}):
         return False
     return any(cid == root for cid, _ in peer.get_many([root]))
+
+
+def _signed(peer: CarFilePeer) -> Iterator[Cid]:
+    """List what the roots of a file sign, as far as they are receipts."""
+    for _, data in peer.get_many(peer.roots):
+        with suppress(CyberKVError):
+            node = decode_node(data)
+            if isinstance(node, Receipt):
+                yield node.root

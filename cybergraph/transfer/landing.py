@@ -1,7 +1,7 @@
 """Verified blocks on their way into a store, counted, and written durably in batches while others come in."""
 
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future
 
 from ..cid import Buffer, Cid
 from ..errors import Refused
@@ -14,9 +14,11 @@ _FEWEST_BATCHES = 4
 
 
 class Landing:
-    """Collects blocks, and stores each batch durably in a thread of its own. What was stored survives a kill."""
+    """Collects blocks, and stores each batch durably in the writer's thread. What was stored survives a kill."""
 
-    def __init__(self, store: Store, progress: Progress, budget_bytes: int, most_bytes: int | None = None) -> None:
+    def __init__(
+        self, store: Store, progress: Progress, budget_bytes: int, most_bytes: int | None, writer: Executor
+    ) -> None:
         self._store = store
         self._progress = progress
         self._batch_bytes = budget_bytes // _FEWEST_BATCHES
@@ -25,7 +27,7 @@ class Landing:
         self._waiting_bytes = 0
         self._sizes: dict[Cid, int] = {}
         """Blocks that wait or are being written, with their lengths."""
-        self._writer = ThreadPoolExecutor(1, thread_name_prefix="landing")
+        self._writer = writer
         self._write: Future[list[Cid]] | None = None
         self._met: set[Cid] = set()
         self.had = 0
@@ -86,12 +88,9 @@ class Landing:
         self._waiting, self._waiting_bytes = [], 0
 
     def close(self) -> None:
-        """Store what is waiting and end the thread. Raises `TierFull`."""
-        try:
-            self.flush()
-            self.finish()
-        finally:
-            self._writer.shutdown()
+        """Store what is waiting. Raises `TierFull`."""
+        self.flush()
+        self.finish()
 
     def _meet(self, cid: Cid, size_bytes: int) -> None:
         self._met.add(cid)

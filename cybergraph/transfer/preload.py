@@ -1,49 +1,54 @@
 """Preload: the conversations that a model card lists, brought into a store before the first prompt."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Collection, Sequence
 
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-
-from ..errors import Corrupt, IdentityMismatch
+from ..cid import Cid
+from ..errors import IdentityMismatch, Untrusted
 from ..index import Index
-from ..nodes import Model, ModelCard
+from ..nodes import Conversation, Model, ModelCard
 from ..peers import Peer
 from ..store.base import Store
-from .fetch import FetchReport, fetch
+from .card import check_exact, check_signature
+from .fetch import FetchReport, fetch_several, nothing
+from .head import Begin
 from .progress import SILENT, Progress
 
 
-def check_signature(card: ModelCard) -> bytes | None:
-    """Check who signed a card and give the signer's key, or None for an unsigned card. Raises `Corrupt`.
+def require_trusted(card: ModelCard, trusted: Collection[bytes] | None) -> bytes | None:
+    """Check that a card is signed by one of `trusted`, by Ed25519 key, and give the signer. None lets any card pass.
 
-    The signature is Ed25519 over the card's bytes with `signature` null. It says who wrote the list, and nothing
-    about the blocks; those are checked against their CIDs.
+    Raises `Untrusted` for an unsigned card and for one of somebody else; `BadKey`, `BadSignature` in any case.
     """
-    if card.signature is None:
-        return None
-    try:
-        key = Ed25519PublicKey.from_public_bytes(card.signature.signer)
-        key.verify(card.signature.signature, replace(card, signature=None).encode())
-    except (InvalidSignature, ValueError) as error:
-        raise Corrupt(
-            f"the signature of model card {card.name!r:.80} does not fit its content",
-            hint="get the card again from its author",
-            signer=card.signature.signer.hex(),
-        ) from error
-    return card.signature.signer
+    signer = check_signature(card)
+    if trusted is not None and signer not in trusted:
+        by = "nobody signed it" if signer is None else f"it is signed by {signer.hex()}, whom this home does not trust"
+        raise Untrusted(
+            f"the conversations of model card {card.name!r:.80} are not taken: {by}",
+            hint="--trust KEY trusts who signed; --trust unsigned takes this one card, whoever made it",
+            cid=str(card.cid()), signers=[] if signer is None else [signer.hex()],
+        )  # fmt: skip
+    return signer
 
 
 def preload(
-    store: Store, index: Index, card: ModelCard, model: Model, peers: Sequence[Peer], *, progress: Progress = SILENT
+    store: Store,
+    index: Index,
+    card: ModelCard,
+    model: Model,
+    peers: Sequence[Peer],
+    *,
+    trusted: Collection[bytes] | None,
+    progress: Progress = SILENT,
+    free_bytes: int | None = None,
+    begin: Begin = nothing,
 ) -> list[FetchReport]:
-    """Fetch every conversation of a card, for the model that is loaded.
+    """Fetch every conversation of a card, for the model that is loaded, and keep the card.
 
-    Raises `IdentityMismatch` for a card of another model, before anything is fetched, and for a listed conversation
-    of another model; `Corrupt` for a bad signature; else as `fetch`.
+    `trusted` are the keys of signers whose cards are taken, None takes any. `begin` as in `fetch`. Raises as
+    `require_trusted`; `IdentityMismatch` for a card of another model; both before anything moves. For a listed
+    conversation of another model `IdentityMismatch`, for an approximate one `Refused`, both naming it; else as `fetch`.
     """
-    check_signature(card)
+    signer = require_trusted(card, trusted)
     if card.model != model.cid():
         raise IdentityMismatch(
             f"the card is for model {card.model}, loaded is {model.cid()}",
@@ -52,4 +57,19 @@ def preload(
             expected=str(model.cid()),
             got=str(card.model),
         )
-    return [fetch(store, index, root, peers, expect=model, progress=progress) for root in card.preload]
+
+    opened: dict[Cid, Conversation] = {}
+
+    def begun(root: Cid, conversation: Conversation) -> None:
+        check_exact(root, conversation)
+        opened[root] = conversation
+        if len(opened) == len(set(card.preload)):  # of a card that is refused nothing is remembered
+            for each in opened.items():
+                begin(*each)
+
+    reports = fetch_several(
+        store, index, card.preload, peers, expect=model, progress=progress, free_bytes=free_bytes,
+        signers={} if signer is None else dict.fromkeys(card.preload, signer), begin=begun,
+    )  # fmt: skip
+    store.put_node(card)
+    return reports

@@ -11,8 +11,9 @@ write 2 512
 
 from typing import Literal, Protocol
 
-Phase = Literal["write", "fetch", "check"]
-"""`write`: blocks go out. `fetch`: blocks come in. `check`: what is here is read and compared."""
+Phase = Literal["write", "fetch", "check", "pin", "seal"]
+"""`write`: blocks go out. `fetch`: blocks come in. `check`: what is here is read and compared. `pin`: a node goes
+through what it holds. `seal`: blocks are read, sealed and stored."""
 
 
 class Progress(Protocol):
@@ -22,7 +23,7 @@ class Progress(Protocol):
         """Begin a phase.
 
         `blocks_total` counts nodes and leaves; `bytes_total` is leaf payload alone, since the size of a node is
-        unknown before it is here.
+        unknown before it is here; for `pin` it is all bytes.
         """
 
     def advance(self, blocks: int, size_bytes: int) -> None:

@@ -8,21 +8,21 @@ import errno
 import fcntl
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
-from ..car import write_car
+from ..car import car_header, write_car
 from ..cid import Buffer, Cid
 from ..database import disk_error
 from ..direct import DirectFile
 from ..errors import CyberKVError, NotFound, Refused
 from ..index import Index
+from ..private import sync_folder
 from ..runs import read_runs
 from ..staging import Staging
 from ..store.base import Store
-from ..store.slab import sync_folder
 from .plan import PublishPlan
 from .progress import SILENT, Phase, Progress
 
@@ -30,20 +30,46 @@ RUN_BYTES: Final = 4 << 20
 """Blocks that are read and checked together, on all threads of the store."""
 BUDGET_BYTES: Final = 32 << 20
 """Memory for leaves: some are read while others are written."""
+_ROOT_LATER: Final = Cid.of(b"", "dag-cbor", "sha2-256")
+"""Keeps the place of a root in the header: all CIDs are of one length."""
 
 
-def publish_car(store: Store, plan: PublishPlan, path: Path, progress: Progress = SILENT) -> int:
+class Outgoing(Protocol):
+    """What leaves as one graph: the plan of a public conversation, or one that was sealed."""
+
+    @property
+    def root(self) -> Cid:
+        """What the rest hangs on."""
+
+    @property
+    def cids(self) -> tuple[Cid, ...]:
+        """Everything, in the order in which it is written."""
+
+    @property
+    def leaf_bytes(self) -> int:
+        """Bytes of the raw blocks."""
+
+
+def publish_car(store: Store, plan: Outgoing, path: Path, progress: Progress = SILENT) -> int:
     """Write everything in the plan as one CAR file and return its size in bytes.
 
-    The file appears whole, replacing another of that name, or not at all. Every block is verified on its way.
-    Raises `NotFound` for a folder that is not there, `Refused` while another process writes the same file,
-    `BlockNotFound`, `DigestMismatch`, `TierFull`.
+    Every block is verified on its way. Raises as `write_car_file`, `BlockNotFound`, `DigestMismatch`.
+    """
+    blocks = (block for run in _runs(store, plan, "write", progress) for block in run)
+    return write_car_file(path, blocks, lambda: plan.root)
+
+
+def write_car_file(path: Path, blocks: Iterable[tuple[Cid, Buffer]], root: Callable[[], Cid]) -> int:
+    """Write blocks that were hashed as one CAR file and return its size in bytes; `root` is asked when all are written.
+
+    The file appears whole, replacing another of that name, or not at all. Raises `NotFound` for a folder that is not
+    there, `Refused` while another process writes the same file, `TierFull`, and what `blocks` raises.
     """
     try:
         with _unfinished(path) as (unfinished, fd):
             with DirectFile(fd) as out:
-                blocks = (block for run in _runs(store, plan, "write", progress) for block in run)
-                size_bytes = write_car(out, [plan.root], blocks, hashed=True)
+                size_bytes = write_car(out, [_ROOT_LATER], blocks, hashed=True)
+            os.pwrite(fd, car_header([root()]), 0)
             os.fsync(fd)
             unfinished.replace(path)
         sync_folder(path.parent)
@@ -58,7 +84,7 @@ def publish_car(store: Store, plan: PublishPlan, path: Path, progress: Progress 
     return size_bytes
 
 
-def publish_here(store: Store, index: Index, plan: PublishPlan, progress: Progress = SILENT) -> None:
+def publish_here(store: Store, index: Index, plan: Outgoing, progress: Progress = SILENT) -> None:
     """Mark everything in the plan as public, so that the gateway of this home serves it.
 
     Reads and verifies every block first. Raises `BlockNotFound`, `DigestMismatch`; then nothing is marked.
@@ -68,9 +94,10 @@ def publish_here(store: Store, index: Index, plan: PublishPlan, progress: Progre
     index.publish(plan.root, plan.cids)
 
 
-def _runs(store: Store, plan: PublishPlan, phase: Phase, progress: Progress) -> Iterator[list[tuple[Cid, Buffer]]]:
-    progress.phase(phase, blocks_total=plan.blocks, bytes_total=plan.leaf_bytes)
-    store.put_node(plan.conversation)  # its public form may be new; the same bytes are skipped
+def _runs(store: Store, plan: Outgoing, phase: Phase, progress: Progress) -> Iterator[list[tuple[Cid, Buffer]]]:
+    progress.phase(phase, blocks_total=len(plan.cids), bytes_total=plan.leaf_bytes)
+    if isinstance(plan, PublishPlan):
+        store.put_many(plan.made)
     for run in read_runs(store, ((cid, None) for cid in plan.cids), RUN_BYTES, Staging(BUDGET_BYTES).room):
         yield run
         progress.advance(len(run), sum(len(data) for cid, data in run if cid.codec == "raw"))

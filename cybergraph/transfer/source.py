@@ -10,9 +10,12 @@ from typing import Final, NamedTuple, Protocol
 from ..cid import HASHES, Buffer, Cid
 from ..peers.base import Peer
 from ..staging import Room
+from .early import Early
 
 CHUNK_BYTES: Final = 2 << 20
-"""Blocks are hashed in chunks of this size: smaller ones cost more in switching threads than in hashing."""
+"""Blocks are handed on in chunks of this size: smaller ones cost more in switching threads than in hashing."""
+SMALL_BYTES: Final = 16 << 10
+"""Blocks up to this size, and those of a quick hash, are hashed as they come, while the processor's cache has them."""
 PIECE_BLOCKS: Final = 32
 """Most blocks that one of several peers is asked for at a time: eight megabytes of large leaves."""
 SLOW_S: Final = 1.0
@@ -25,6 +28,8 @@ END_S: Final = 2.0
 """Wait for a thread that was told to stop. One that is just connecting ends by itself, later, and harms nothing."""
 
 Block = tuple[Cid, Buffer]
+Checked = tuple[list[Block], Cid | None]
+"""The sound blocks, up to the first that is not, and its CID."""
 
 
 class Wanting(Protocol):
@@ -61,6 +66,8 @@ class Unit:
     named_slow: bool = False
     repeats: int = 0
     """Blocks in a row that a stream gave and that were here already."""
+    early: Early = field(default_factory=Early)
+    """What a stream gave too early."""
 
     def __post_init__(self) -> None:
         self._asked = frozenset(self.cids)
@@ -71,12 +78,11 @@ class Unit:
 
 
 class Came(NamedTuple):
-    """Blocks have come and are being hashed."""
+    """Blocks have come and are being hashed, or were."""
 
     source: "Source"
     unit: Unit
-    checked: "Future[tuple[list[Block], Cid | None]]"
-    """The sound blocks, up to the first that is not, and its CID."""
+    checked: "Future[Checked]"
 
 
 class Ended(NamedTuple):
@@ -113,7 +119,7 @@ class Source:
     unit: Unit | None = None
     streams: bool = False
     lacks: set[Cid] = field(default_factory=set)
-    gave_root: bool = False
+    gave_roots: set[Cid] = field(default_factory=set)
     blocks: int = 0
     size_bytes: int = 0
     busy_s: float = 0.0
@@ -206,6 +212,11 @@ class Source:
     def _read(self, unit: Unit) -> None:
         read = self.peer.read_dag(unit.cids[0], self.room) if unit.graph else self.peer.read_many(unit.cids, self.room)
         for cid, data in read:
+            if _at_once(cid, data) and not _is_sound(cid, data):
+                with self._collecting:
+                    self._submit(unit)
+                    self.events.put(Came(self, unit, _known(([], cid))))
+                return
             with self._collecting:
                 self._collected.append((cid, data))
                 self._collected_bytes += len(data)
@@ -215,14 +226,29 @@ class Source:
 
     def _submit(self, unit: Unit) -> None:
         chunk, self._collected, self._collected_bytes = self._collected, [], 0
-        self.events.put(Came(self, unit, self.hashers.submit(_check, chunk)))
+        hashed = all(_at_once(cid, data) for cid, data in chunk)
+        self.events.put(Came(self, unit, _known((chunk, None)) if hashed else self.hashers.submit(_check, chunk)))
 
 
-def _check(chunk: list[Block]) -> tuple[list[Block], Cid | None]:
+def _check(chunk: list[Block]) -> Checked:
     for count, (cid, data) in enumerate(chunk):
-        if HASHES[cid.hash_name](data) != cid.digest:
+        if not _at_once(cid, data) and not _is_sound(cid, data):
             return chunk[:count], cid
     return chunk, None
+
+
+def _at_once(cid: Cid, data: Buffer) -> bool:
+    return cid.hash_name == "blake3" or len(data) <= SMALL_BYTES
+
+
+def _is_sound(cid: Cid, data: Buffer) -> bool:
+    return HASHES[cid.hash_name](data) == cid.digest
+
+
+def _known(checked: Checked) -> "Future[Checked]":
+    future: Future[Checked] = Future()
+    future.set_result(checked)
+    return future
 
 
 def _forget_frames(error: BaseException | None) -> None:

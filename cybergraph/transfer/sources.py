@@ -13,12 +13,14 @@ from typing import Final, NamedTuple
 
 from ..cid import Buffer, Cid
 from ..errors import (
+    AccessDenied,
     BlockNotFound,
     Corrupt,
     CyberKVError,
     DigestMismatch,
     LimitExceeded,
     MalformedCar,
+    NotOffered,
     PeerMisbehaved,
     PeerUnreachable,
     TruncatedCar,
@@ -36,7 +38,7 @@ MOST_REPEATS: Final = 1024
 """Blocks in a row that a stream may repeat where there are no others: one that goes in circles is left."""
 
 _TELLING: Final = (
-    DigestMismatch, PeerMisbehaved, LimitExceeded, Corrupt, PeerUnreachable, BlockNotFound, CyberKVError,
+    DigestMismatch, PeerMisbehaved, LimitExceeded, Corrupt, AccessDenied, PeerUnreachable, BlockNotFound, CyberKVError,
 )  # fmt: skip
 """Where a block is missing for several reasons, the user learns the first of these."""
 _LIES: Final = (DigestMismatch, LimitExceeded)
@@ -55,17 +57,8 @@ class Refusal(NamedTuple):
 class Sources:
     """The peers of one fetch. Everything here runs in the caller's thread; the peers have threads of their own."""
 
-    def __init__(
-        self,
-        root: Cid,
-        peers: Sequence[Peer],
-        budget_bytes: int,
-        on_idle: Callable[[], None],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """Prepare, without asking anybody. `on_idle` is called when nothing has come for a moment."""
-        self._root = root
-        self._on_idle = on_idle
+    def __init__(self, peers: Sequence[Peer], budget_bytes: int, clock: Callable[[], float] = time.monotonic) -> None:
+        """Prepare, without asking anybody. Somebody has to have the turn before anything is brought."""
         self._clock = clock
         self._staging = Staging(budget_bytes)
         self._hashers = ThreadPoolExecutor(HASH_THREADS, thread_name_prefix="hash")
@@ -74,6 +67,11 @@ class Sources:
         self._errors: list[tuple[str, CyberKVError]] = []
         self.refused: list[Refusal] = []
         """Lies, truncations and failures, in order. A peer that merely lacks a block is not in it."""
+
+    def turn_to(self, root: Cid, on_idle: Callable[[], None]) -> None:
+        """Bring for the conversation `root` from now on. `on_idle` is called when nothing has come for a moment."""
+        self._root = root
+        self._on_idle = on_idle
 
     def reports(self) -> tuple[SourceReport, ...]:
         """Sum up what each peer gave, in the order in which they were named."""
@@ -180,15 +178,21 @@ class Sources:
 
     def _take(self, source: Source, unit: Unit, cid: Cid, data: Buffer) -> None:
         if not unit.asks_for(cid):
-            error = PeerMisbehaved(f"{source.peer.name} sends {cid}, which was not asked for", peer=source.peer.name)
-            self._failed_unit(source, unit, unit.cids[0], error)
-            source.give_up()
+            if not unit.graph or not unit.early.put(cid, data):
+                error = PeerMisbehaved(
+                    f"{source.peer.name} sends {cid}, which was not asked for", peer=source.peer.name
+                )
+                self._failed_unit(source, unit, unit.cids[0], error)
+                source.give_up()
             return
         if cid == self._root:
-            source.gave_root = True
+            source.gave_roots.add(cid)
         if unit.want.take(cid, data):
             source.gave(len(data))
             unit.repeats = 0
+            if unit.graph and cid.codec != "raw":
+                for early, its_data in unit.early.pop(unit.want.belongs):
+                    self._take(source, unit, early, its_data)
         elif unit.graph:
             unit.repeats += 1
             others = any(each.live for each in self._sources if each is not source)
@@ -218,7 +222,7 @@ class Sources:
             source.streams = False
             if isinstance(error, BlockNotFound):
                 self._errors.append((source.peer.name, error))
-            else:
+            elif not isinstance(error, NotOffered):  # it is asked for single blocks, which is all a gateway must have
                 self._refuse(source, cid, error, drop=isinstance(error, _LIES))
                 if isinstance(error, PeerUnreachable):
                     source.failed(error.message)
@@ -227,7 +231,7 @@ class Sources:
             source.lacks.update(unit.cids)
             if not isinstance(error, BlockNotFound):  # a file that ends badly may still hold other things
                 self._refuse(source, cid, error, drop=False)
-            elif source.peer.whole_dags and source.gave_root:
+            elif source.peer.whole_dags and self._root in source.gave_roots:
                 cut = TruncatedCar(
                     f"{source.peer.name} ends before the conversation is complete", peer=source.peer.name
                 )

@@ -1,52 +1,62 @@
-"""A real Kubo daemon in a folder of its own, offline and on free ports."""
+"""A real Kubo daemon in a folder of its own, on free ports of this machine and with no way out of it."""
 
 import json
-import os
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
-TOP = Path(__file__).parents[2]
-BINARY = Path(os.environ.get("CYBERKV_KUBO_DIR", TOP / "build" / "kubo")) / "ipfs"
+from cyberkv.benchmarks.kubo_node import BINARY, Node
+from cyberkv.cybergraph.cid import Cid
+
+__all__ = ["BINARY", "Daemon"]
+
+BEYOND = [
+    "/ip4/0.0.0.0/ipcidr/2", "/ip4/64.0.0.0/ipcidr/3", "/ip4/96.0.0.0/ipcidr/4", "/ip4/112.0.0.0/ipcidr/5",
+    "/ip4/120.0.0.0/ipcidr/6", "/ip4/124.0.0.0/ipcidr/7", "/ip4/126.0.0.0/ipcidr/8", "/ip4/128.0.0.0/ipcidr/1",
+    "/ip6/::/ipcidr/0",
+]  # fmt: skip
+"""Every address but 127.0.0.0/8: an online node dials none of them and accepts none."""
 
 
-class Daemon:
-    def __init__(self, repo: Path, **settings: Any) -> None:
-        self.repo = repo
-        self._environment = {**os.environ, "IPFS_PATH": str(repo)}
-        self.run("init", "--profile=test")
-        for key, value in settings.items():
+class Daemon(Node):
+    """A running node."""
+
+    def __init__(self, repo: Path, *, online: bool = False, profile: str = "test", **settings: Any) -> None:
+        """Make a repository and start on it. A setting `Provide__Strategy` is the key `Provide.Strategy`."""
+        super().__init__(repo, online=online, profile=profile)
+        for key, value in {"Swarm__AddrFilters": BEYOND, **settings}.items():
             self.run("config", "--json", key.replace("__", "."), json.dumps(value))
-        self._log = (repo / "log").open("wb")
-        self._process = subprocess.Popen(
-            [BINARY, "daemon", "--offline"], env=self._environment, stdout=self._log, stderr=subprocess.STDOUT
-        )
-        give_up_s = time.monotonic() + 60
-        while not (repo / "api").exists() or b"Daemon is ready" not in (repo / "log").read_bytes():
-            assert self._process.poll() is None, (repo / "log").read_text()
-            assert time.monotonic() < give_up_s, (repo / "log").read_text()
-            time.sleep(0.05)
+        self.start()
 
-    def run(self, *words: str) -> str:
-        """Run the node's own command line."""
-        done = subprocess.run(
-            [BINARY, *words], env=self._environment, capture_output=True, text=True, timeout=60, check=False
+    def begin(self, *words: str) -> "subprocess.Popen[bytes]":
+        """Start a command of the node and do not wait for it."""
+        return subprocess.Popen(
+            [BINARY, *words], env=self._environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
 
-    @property
-    def api(self) -> str:
-        """The RPC's multiaddr."""
-        return (self.repo / "api").read_text().strip()
+    def export(self, cid: object, path: Path) -> None:
+        """Write everything below a CID to a CAR file."""
+        with path.open("wb") as file:
+            subprocess.run(
+                [BINARY, "dag", "export", "--progress=false", str(cid)],
+                env=self._environment, stdout=file, stderr=subprocess.DEVNULL, timeout=120, check=True,
+            )  # fmt: skip
+
+    def digests(self) -> set[bytes]:
+        """The hash of every block in the repository, whatever its codec: the node files blocks by hash alone."""
+        cids = (cid for cid in self.run("refs", "local").split() if cid.startswith("baf"))
+        return {Cid.parse(cid).digest for cid in cids}
 
     @property
     def gateway(self) -> str:
         """URL of its gateway."""
         return (self.repo / "gateway").read_text().strip()
 
-    def stop(self) -> None:
-        self._process.terminate()
-        self._process.wait(30)
-        self._log.close()
+    @property
+    def peer_id(self) -> str:
+        return self.run("id", "--format=<id>").strip()
+
+    @property
+    def swarm(self) -> str:
+        """A multiaddr under which another node on this machine can connect to it."""
+        return next(line for line in self.run("id", "--format=<addrs>").split() if line.startswith("/ip4/127."))

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from cyberkv.cybergraph.chain import block_cids, load_root
 from cyberkv.cybergraph.index import Index
 from cyberkv.cybergraph.store import DiskStore
 from tests.compat.daemon import BINARY, Daemon
@@ -17,7 +18,8 @@ from tests.wire.synthetic import record
 
 pytestmark = pytest.mark.compat
 
-RULES = {"us": {"AuthSecret": "bearer:swordfish", "AllowedPaths": ["/api/v0"]}}
+PATHS = [f"/api/v0/{name}" for name in ("block", "config", "dag", "pin", "provide")]
+RULES = {"us": {"AuthSecret": "bearer:swordfish", "AllowedPaths": PATHS}}
 
 
 @pytest.fixture(scope="module")
@@ -54,9 +56,14 @@ def test_a_conversation_goes_from_home_to_home_by_way_of_a_node(node: Daemon, tm
     assert code == 0, done
     assert done["urls"] == [f"ipfs://{root}"]
     assert done["kubo"]["pinned_as"] == "cyberkv/talk"
-    assert (done["kubo"]["parts_sent"], done["kubo"]["parts_had"]) == (3, 0)
+    assert (done["kubo"]["parts_sent"], done["kubo"]["parts_had"]) == (2, 0)
     code, again = cyberkv(here, *words, CYBERKV_KUBO_AUTH="bearer:swordfish")
-    assert (code, again["kubo"]["parts_sent"], again["kubo"]["parts_had"]) == (0, 0, 3)
+    assert (code, again["kubo"]["parts_sent"], again["kubo"]["parts_had"]) == (0, 0, 2)
+
+    code, pins = cyberkv(here, "pin", "list", "--kubo", node.api, CYBERKV_KUBO_AUTH="bearer:swordfish")
+    assert (code, pins["pins"]) == (0, [])
+    assert {"cid": str(root), "name": "cyberkv/talk"} in pins["kubo"]["pins"]
+    assert cyberkv(here, "pin", "list", "--kubo", node.api)[0] == 6
 
     fetch = ("fetch", str(root), "--from", f"kubo:{node.api}")
     code, refused = cyberkv(there, *fetch, CYBERKV_KUBO_AUTH="bearer:herring")
@@ -68,6 +75,34 @@ def test_a_conversation_goes_from_home_to_home_by_way_of_a_node(node: Daemon, tm
     assert (code, checked["failed"]) == (0, [])
     code, whole = cyberkv(there, "fsck")
     assert code == 0, whole
+
+
+def test_a_signed_conversation_is_pinned_by_its_receipt(node: Daemon, tmp_path: Path) -> None:
+    root, there, opens = record_somewhere(tmp_path), tmp_path / "there", {"CYBERKV_KUBO_AUTH": "bearer:swordfish"}
+    words = ("publish", str(root), "--public", "--sign", "--yes", "--kubo", node.api)
+    code, done = cyberkv(tmp_path / "here", *words, **opens)
+    assert (code, done["urls"]) == (0, [f"ipfs://{done['receipt']}"]), done
+    assert cyberkv(tmp_path / "here", *words, **opens)[1]["receipt"] == done["receipt"]
+    source = ("--from", node.gateway, "--trust", done["signed_by"])
+    code, got = cyberkv(there, "fetch", done["receipt"], *source)
+    assert (code, got["root"], got["usable"]) == (0, str(root), True), got
+    code, checked = cyberkv(there, "verify", str(root), "--level", "receipt")
+    assert (code, checked["receipts"][0]["producer"]) == (0, done["signed_by"])
+
+
+def test_a_repair_brings_what_is_lost_from_the_node_it_came_from(node: Daemon, tmp_path: Path) -> None:
+    root, there, opens = record_somewhere(tmp_path), tmp_path / "there", {"CYBERKV_KUBO_AUTH": "bearer:swordfish"}
+    source = f"kubo:{node.api}"
+    assert cyberkv(tmp_path / "here", "publish", str(root), "--public", "--yes", "--kubo", node.api, **opens)[0] == 0
+    assert cyberkv(there, "fetch", str(root), "--from", source, **opens)[0] == 0
+    with DiskStore(there / "store") as store:
+        block = next(block_cids(store, load_root(store, root)))
+        store.delete_many([block])
+    code, shut = cyberkv(there, "fsck", "--repair")
+    assert (code, shut["refetched"]) == (4, []), shut
+    assert "does not let us" in shut["failed"][0]["reason"]
+    code, mended = cyberkv(there, "fsck", "--repair", **opens)
+    assert (code, mended["refetched"]) == (0, [{"root": str(root), "blocks": 1}])
 
 
 def test_what_the_node_does_not_hold_is_not_found(node: Daemon, tmp_path: Path) -> None:
@@ -87,10 +122,13 @@ def test_doctor_looks_at_the_node(node: Daemon, tmp_path: Path) -> None:
     assert (code, found["kubo"], found["problems"][0]["kind"]) == (7, None, "peer-unreachable")
 
 
-def test_a_node_that_is_not_there_and_an_address_that_is_none(tmp_path: Path) -> None:
+def test_a_node_that_is_not_there_and_an_address_that_is_none(node: Daemon, tmp_path: Path) -> None:
     root = str(record_somewhere(tmp_path))
     code, failed = cyberkv(tmp_path / "here", "publish", root, "--public", "--yes", "--kubo", "http://127.0.0.1:9")
     assert (code, failed["error"]["kind"]) == (7, "peer-unreachable")
+    code, failed = cyberkv(tmp_path / "here", "publish", root, "--public", "--yes", "--kubo", node.gateway)
+    assert (code, failed["error"]["kind"]) == (7, "rpc-failed")
+    assert "not its gateway" in failed["error"]["hint"]
     code, failed = cyberkv(tmp_path / "here", "publish", root, "--public", "--yes", "--kubo", "ftp://x")
     assert (code, failed["error"]["kind"]) == (2, "bad-reference")
 

@@ -38,7 +38,7 @@ def _blocks(model: Cid, count: int, chained: list[Cid]) -> Iterator[tuple[Cid, b
         yield chained[-1], node
 
 
-def _record(store: Store, count: int) -> Cid:
+def record(store: Store, count: int) -> Cid:
     model, chained = store.put_node(SMALL), list[Cid]()
     store.put_many(_blocks(model, count, chained), hashed=True)
     return chain.build_root(
@@ -57,7 +57,7 @@ def main(count: int, folder: Path) -> None:
     found: dict[str, object] = {}
     sys.setrecursionlimit(150)  # nothing may go as deep as the conversation is long
     with DiskStore(folder / "here/store") as store, Index(folder / "here/index") as index:
-        root = measured("record", lambda: _record(store, count))
+        root = measured("record", lambda: record(store, count))
         loaded = chain.load_root(store, root)
         found["walked"] = measured("walk", lambda: sum(1 for _ in chain.walk(store, loaded)))
         found["missing"] = len(measured("missing", lambda: chain.missing(store, root)))

@@ -24,6 +24,7 @@ from cyberkv.cybergraph.transfer import fetch
 from tests.contracts.disk import flip
 from tests.contracts.progress import Counter
 from tests.contracts.store_peer import StorePeer
+from tests.unit.test_carcontent import car, version_2
 from tests.wire.synthetic import (
     BLOCK_SIZE,
     LAYERS,
@@ -133,14 +134,14 @@ def test_equal_leaves_are_moved_and_counted_once(index: Index) -> None:
     assert len(peer.gave) == len(set(peer.gave)) == report.blocks_total == 3 + 3 + 2
 
 
-def test_blocks_become_findable_for_what_goes_on_from_them(index: Index) -> None:
+def test_blocks_are_indexed_and_answer_nobody(index: Index) -> None:
     origin, root = conversation(blocks=3)
     store = MemoryStore()
     fetch(store, index, root, [StorePeer(origin)])
     chain = list(block_cids(store, load_root(store, root)))
     keys = list(prefix_keys(MODEL.cid(), tokens(store, load_root(store, root)), BLOCK_SIZE))
-    assert index.lookup_chain(keys, "any") == []  # nobody's prompt is answered from what was fetched, unless it goes on
-    assert index.lookup_chain(keys[1:], "any", after=chain[0]) == chain[1:]
+    assert index.lookup_chain(keys, "any") == []  # nobody's prompt is answered from what was fetched
+    assert [[each.block for each in index.lookup(key)] for key in keys] == [[cid] for cid in chain]
     assert [index.domain_of(block) for block in chain] == [UNKNOWN_DOMAIN] * 3
     assert index.next_block(chain[0], MODEL.cid()) == [chain[1]]
     assert index.heads() == []
@@ -243,6 +244,19 @@ def test_a_car_cut_at_any_byte_is_gone_on_with_from_another_source(data: st.Data
     assert set(rest.gave) == set(closure(origin, root)) - kept
     assert (report.blocks_had, report.blocks_fetched) == (len(kept), len(rest.gave))
     assert contents(store, root) == contents(origin, root)
+
+
+def test_a_car_of_version_2_with_blocks_of_others_between(index: Index, car_of: Callable[[bytes], Path]) -> None:
+    origin, root = conversation(blocks=3)
+    foreign = (bytes.fromhex("1220") + bytes(32), b"dag-pb that nobody checks")
+    blocks = [each for own in contents(origin, root).items() for each in (foreign, own)]
+    whole = version_2(car([root], blocks))
+    store = MemoryStore()
+    with CarFilePeer(car_of(whole)) as peer:
+        assert fetch(store, index, root, [peer]).refused == ()
+    assert contents(store, root) == contents(origin, root)
+    with CarFilePeer(car_of(whole[:-1])) as peer, pytest.raises(TruncatedCar):
+        fetch(MemoryStore(), index, root, [peer])
 
 
 def test_a_damaged_car_is_told_from_a_cut_one(index: Index, car_of: Callable[[bytes], Path]) -> None:

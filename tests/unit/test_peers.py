@@ -1,4 +1,3 @@
-import io
 import os
 import socket
 from collections.abc import Mapping
@@ -6,12 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from cyberkv.cybergraph import limits
+from cyberkv.cybergraph import carindex, limits
 from cyberkv.cybergraph.car import car_header, car_section
 from cyberkv.cybergraph.cid import Cid
 from cyberkv.cybergraph.errors import (
     BadReference,
     BlockNotFound,
+    Corrupt,
     LimitExceeded,
     MalformedCar,
     NotFound,
@@ -19,11 +19,13 @@ from cyberkv.cybergraph.errors import (
     PeerUnreachable,
     TruncatedCar,
 )
-from cyberkv.cybergraph.peers import CarFilePeer, HttpPeer, Patience, Peer, carfile, open_peer
+from cyberkv.cybergraph.foreign import any_cid
+from cyberkv.cybergraph.peers import CarFilePeer, HttpPeer, Patience, Peer, open_peer
 from cyberkv.cybergraph.peers.kubo import RpcAddress
 from cyberkv.cybergraph.peers.line import SLACK_BYTES, Meter
 from cyberkv.cybergraph.peers.url import GatewayUrl
 from tests.contracts.peer import ABSENT, PeerContract
+from tests.unit.test_carcontent import car, version_2
 from tests.wire.synthetic import contents, conversation
 
 
@@ -88,14 +90,74 @@ class TestCarFile(PeerContract):
         with CarFilePeer(self.path) as peer:
             assert dict(peer.get_many([victim])) == {victim: blocks[victim]}
 
+    def test_blocks_and_roots_of_other_forms_are_passed_over(self, blocks: dict[Cid, bytes], root: Cid) -> None:
+        foreign = list(zip([b"\x12\x20" + bytes(32), b"\x01\x70\x1b\x20" + bytes(32)], [b"pb", b"keccak"], strict=True))
+        mixed = [each for own in blocks.items() for each in (*foreign, own)]
+        self.path.write_bytes(car([any_cid(foreign[0][0]), root], mixed))
+        with CarFilePeer(self.path) as peer:
+            assert (peer.roots, peer.is_whole) == ((root,), True)
+            assert dict(peer.get_many(list(blocks))) == blocks
+            with pytest.raises(BlockNotFound):
+                list(peer.get_many([ABSENT]))
+        self.path.write_bytes(car([root, ABSENT], mixed))
+        with CarFilePeer(self.path) as peer:
+            assert not peer.is_whole
+
+    def test_a_file_of_version_2_and_what_stands_before_its_cut(self, blocks: dict[Cid, bytes], root: Cid) -> None:
+        whole = version_2(b"".join(sections(blocks, root)))
+        self.path.write_bytes(whole + b"an index that is not read")
+        with CarFilePeer(self.path) as peer:
+            assert (peer.roots, peer.is_whole) == ((root,), True)
+            assert dict(peer.get_many(list(blocks))) == blocks
+        last = list(blocks)[-1]
+        section_bytes = len(car_section(last, blocks[last]))
+        for cut in (1, section_bytes - 1, section_bytes):  # where it ends between two blocks, the header tells
+            self.path.write_bytes(whole[:-cut])
+            got = []
+            with CarFilePeer(self.path) as peer:
+                assert not peer.is_whole
+                with pytest.raises(TruncatedCar):
+                    got.extend(peer.get_many(list(blocks)))
+            assert dict(got) == {cid: data for cid, data in blocks.items() if cid != last}
+
+    def test_one_block_under_two_codecs(self, blocks: dict[Cid, bytes], root: Cid) -> None:
+        raw = Cid(bytes.fromhex("0155") + root[2:])
+        with self.offer(blocks, root) as peer:
+            assert dict(peer.get_many([raw, *blocks])) == {raw: blocks[root], **blocks}
+
+    def test_blocks_whose_hashes_are_cut_to_the_same_number_are_told_apart(
+        self, blocks: dict[Cid, bytes], root: Cid, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(carindex, "_HASH_MASK", 1)
+        with self.offer(blocks, root) as peer:
+            assert dict(peer.get_many(list(blocks))) == blocks
+
+    def test_a_node_larger_than_any_is_not_held(self) -> None:
+        large = b"\x45" * (limits.MAX_NODE_BYTES + 1)
+        as_node, as_leaf = (Cid.of(large, codec, "blake3") for codec in ("dag-cbor", "raw"))
+        self.path.write_bytes(car([], [(as_node, large)]))
+        with CarFilePeer(self.path) as peer:
+            with pytest.raises(BlockNotFound):
+                list(peer.get_many([as_node]))
+            assert dict(peer.get_many([as_leaf])) == {as_leaf: large}
+
+    def test_a_size_that_is_changed_while_the_file_is_open_takes_no_memory(
+        self, blocks: dict[Cid, bytes], root: Cid
+    ) -> None:
+        with self.offer(blocks, root) as peer:
+            head = b"".join(sections(blocks, root)[:1])
+            self.path.write_bytes(head + b"\xff\xff\xff\xff\xff\xff\x7f" + root)
+            with pytest.raises(Corrupt):
+                list(peer.get_many([root]))
+
     def test_too_many_blocks_are_refused(
         self, blocks: dict[Cid, bytes], root: Cid, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         assert len(blocks) < limits.MAX_CAR_SECTIONS
-        monkeypatch.setattr(carfile, "MAX_CAR_SECTIONS", len(blocks) - 1)
+        monkeypatch.setattr(carindex, "MAX_CAR_SECTIONS", len(blocks) - 1)
         with pytest.raises(LimitExceeded):
             self.offer(blocks, root)
-        monkeypatch.setattr(carfile, "MAX_CAR_SECTIONS", len(blocks))
+        monkeypatch.setattr(carindex, "MAX_CAR_SECTIONS", len(blocks))
         self.offer(blocks, root).close()
 
 
@@ -190,7 +252,8 @@ class TestMeter:
     def read(self, meter: Meter, count: int) -> int:
         ours, theirs = socket.socketpair()
         with ours, theirs:
-            return meter.receive(io.BytesIO(bytes(count)), ours, memoryview(bytearray(count)))  # type: ignore[arg-type]
+            theirs.sendall(bytes(count))
+            return meter.receive(ours, memoryview(bytearray(count)))
 
     def test_a_trickle_runs_into_the_deadline(self) -> None:
         meter = self.meter()
@@ -206,8 +269,8 @@ class TestMeter:
     def test_more_bytes_than_allowed_are_not_read(self) -> None:
         meter = self.meter()
         meter.renew(100)
-        allowed = 100 + SLACK_BYTES
-        assert self.read(meter, allowed - 1) == allowed - 1
+        for left in range(100 + SLACK_BYTES - 1, 0, -1000):
+            assert self.read(meter, min(left, 1000)) == min(left, 1000)
         assert self.read(meter, 50) == 1
         with pytest.raises(PeerMisbehaved):
             self.read(meter, 1)

@@ -11,7 +11,8 @@ Credential(kind='bearer')
 """
 
 import re
-from base64 import b64encode
+from base64 import b64decode, b64encode
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, Self
 
@@ -31,6 +32,22 @@ class Credential:
     kind: str
     header: str = field(repr=False)
     """Value of the `Authorization` header."""
+
+    def hidden_in(self, text: str) -> str:
+        """Put `…` where `text` repeats what this keeps secret.
+
+        >>> Credential.parse("basic:me:swordfish").hidden_in("no swordfish here, nor bWU6c3dvcmRmaXNo")
+        'no … here, nor …'
+        """
+        secret = self.header.partition(" ")[2] or self.header
+        secrets = [secret]
+        if self.header.startswith("Basic "):
+            with suppress(ValueError):
+                pair = b64decode(secret).decode()
+                secrets += [pair, pair.partition(":")[2]]
+        for each in filter(None, secrets):
+            text = text.replace(each, "…")
+        return text
 
     @classmethod
     def parse(cls, text: str) -> Self:

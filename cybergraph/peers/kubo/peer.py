@@ -1,42 +1,42 @@
 """A Kubo node as a source: blocks one by one, whole graphs as the CAR that the node exports."""
 
 import io
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import islice
+from contextlib import suppress
 from typing import Any, ClassVar, Final, Self
 
 from ...car import read_car
 from ...cid import Buffer, Cid
-from ...errors import BlockNotFound, PeerMisbehaved, RpcFailed
+from ...errors import BlockNotFound, Corrupt, PeerMisbehaved, RpcFailed
 from ...limits import MAX_CAR_SECTION_BYTES
+from ...nodes import links
 from ...staging import Room
 from ..base import Peer, most_bytes, not_held
-from ..line import Body
+from ..line import Body, Patience
+from ..window import Window
 from .address import Credential, RpcAddress
-from .rpc import KuboRpc
+from .rpc import READING, KuboRpc
 
 CONNECTIONS: Final = 4
 _ONLINE: Final = {"timeout": "20s"}
 """A node that lacks a block looks for it on the network, without end unless told."""
 _ABSENT: Final = ("not found", "could not find", "deadline exceeded")
-_WHOLE: Final = {"progress": "false"}
+_HERE: Final = {"progress": "false", "local-only": "true", "offline": "true"}
+"""What the node has of a graph, and nothing from the network, which would hold up the stream at each hole. A version
+without `local-only` ends at the first."""
 
 
 class KuboPeer(Peer):
-    """What one node holds, or finds on its network while it is online."""
+    """What one node holds; asked for single blocks, also what it finds on its network while it is online."""
 
     has_dag: ClassVar = True
 
-    def __init__(self, address: str, credential: Credential | None = None) -> None:
+    def __init__(self, address: str, credential: Credential | None = None, patience: Patience = READING) -> None:
         """Prepare, without connecting. Raises `BadReference` for an address that is not an RPC's."""
         parsed = RpcAddress.parse(address)
-        self._lines = [KuboRpc(parsed, credential) for _ in range(CONNECTIONS + 1)]
-        self._idle = deque(self._lines[1:])
-        self._stream = self._lines[0]
+        self._stream, *rpcs = (KuboRpc(parsed, credential, patience=patience) for _ in range(CONNECTIONS + 1))
         self.name = self._stream.name
-        self._workers = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="kubo")
+        self._window = Window(self.name, rpcs)
 
     @classmethod
     def from_client(cls, client: Any) -> Self:
@@ -49,57 +49,41 @@ class KuboPeer(Peer):
 
     def read_many(self, cids: Sequence[Cid], room: Room) -> Iterator[tuple[Cid, Buffer]]:
         """See `Peer`."""
-        waiting = iter(cids)
-        running: deque[tuple[Cid, Future[Buffer]]] = deque()
-        absent: list[Cid] = []
-        try:
-            while True:
-                fresh = islice(waiting, 2 * CONNECTIONS - len(running))
-                running.extend((cid, self._workers.submit(self._block, cid, room)) for cid in fresh)
-                if not running:
-                    break
-                cid, answer = running.popleft()
-                try:
-                    data = answer.result()
-                except BlockNotFound:
-                    absent.append(cid)
-                else:
-                    yield cid, data
-        finally:
-            for _, answer in running:
-                answer.cancel()
-        if absent:
-            raise not_held(self.name, absent)
+        return self._window.read_many(cids, lambda rpc, cid: self._block(rpc, cid, room))
 
-    def _block(self, cid: Cid, room: Room) -> Buffer:
-        rpc = self._idle.pop()  # as many as workers: never empty
+    def _block(self, rpc: KuboRpc, cid: Cid, room: Room) -> Buffer:
+        most = most_bytes(cid)
         try:
-            most = most_bytes(cid)
             with rpc.call("block/get", str(cid), options=_ONLINE, most_bytes=most) as answer:
                 data = answer.read(most + 1)
-            if len(data) > most:
-                raise PeerMisbehaved(f"{self.name} sends over {most} bytes for {cid}", cid=str(cid))
-            if cid.codec != "raw":
-                return data
-            target = room(len(data))
-            target[:] = data
-            return target
         except RpcFailed as error:
             raise self._absent(cid, error) from error
-        finally:
-            self._idle.append(rpc)
+        if len(data) > most:
+            raise PeerMisbehaved(f"{self.name} sends over {most} bytes for {cid}", cid=str(cid))
+        if cid.codec != "raw":
+            return data
+        target = room(len(data))
+        target[:] = data
+        return target
 
     def read_dag(self, cid: Cid, room: Room) -> Iterator[tuple[Cid, Buffer]]:
-        """See `Peer`."""
+        """See `Peer`. After what the node holds, raises `BlockNotFound` with what is linked to and did not come."""
         rpc = self._stream
+        given, named = set[Cid](), {cid}
         try:
-            with rpc.call("dag/export", str(cid), options=_WHOLE, most_bytes=MAX_CAR_SECTION_BYTES) as answer:
+            with rpc.call("dag/export", str(cid), options=_HERE, most_bytes=MAX_CAR_SECTION_BYTES) as answer:
                 for found, data in read_car(io.BufferedReader(Body(answer))).unchecked(room):
+                    given.add(found)
+                    if found.codec != "raw":
+                        with suppress(Corrupt):  # whoever hashes it will see
+                            named.update(links(data))
                     yield found, data
                     del data
                     rpc.renew(MAX_CAR_SECTION_BYTES)
         except RpcFailed as error:
             raise self._absent(cid, error) from error
+        if absent := named - given:
+            raise not_held(self.name, sorted(absent))
 
     def _absent(self, cid: Cid, error: RpcFailed) -> BlockNotFound | RpcFailed:
         reason = str(error.data["reason"])
@@ -107,15 +91,14 @@ class KuboPeer(Peer):
 
     def abort(self) -> None:
         """See `Peer`."""
-        for rpc in self._lines:
-            rpc.abort()
+        self._stream.hang_up()
+        self._window.abort()
 
     def close(self) -> None:
         """See `Peer`."""
-        self.abort()
-        self._workers.shutdown(cancel_futures=True)
-        for rpc in self._lines:
-            rpc.close()
+        self._stream.end()
+        self._window.close()
+        self._stream.close()
 
 
 def _credential(session: Mapping[str, Any]) -> Credential | None:

@@ -1,19 +1,25 @@
 #!/bin/sh
 # Build the Kubo that tests/compat talks to, at the versions pinned here. It does nothing when that one is there.
-# The folder is $CYBERKV_KUBO_DIR, by default build/kubo at the top of the repository.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
-folder=${CYBERKV_KUBO_DIR:-$here/../../../build/kubo}
+. "$here/../folder.sh"
+folder=$cache/kubo
+if cmp -s "$here/go.sum" "$folder/go.sum" && [ -x "$folder/ipfs" ]; then
+    exit 0
+fi
 if ! command -v go >/dev/null; then
     echo "no Go toolchain: Kubo is not built, and its tests will be skipped" >&2
     exit 0
 fi
-mkdir -p "$folder"
-if cmp -s "$here/go.sum" "$folder/go.sum" && [ -e "$folder/ipfs" ]; then
-    exit 0
-fi
-rm -f "$folder/ipfs"
-cp "$here/go.mod" "$here/go.sum" "$folder/"
-if ! (cd "$folder" && go build -mod=mod -ldflags='-s -w' -o ipfs github.com/ipfs/kubo/cmd/ipfs); then
+# Built beside the folder and moved there whole: a build that was stopped leaves nothing that looks like one.
+rm -rf "$folder.new"
+mkdir -p "$folder.new"
+cp "$here/go.mod" "$here/go.sum" "$folder.new/"
+if (cd "$folder.new" && go build -mod=mod -ldflags='-s -w' -o ipfs github.com/ipfs/kubo/cmd/ipfs); then
+    # The build may write to its go.sum; the pinned one says which build this is.
+    cp "$here/go.sum" "$folder.new/"
+    rm -rf "$folder"
+    mv "$folder.new" "$folder"
+else
     echo "Kubo could not be built (are the Go modules reachable?): its tests will be skipped" >&2
 fi
