@@ -7,49 +7,38 @@ index answers, with one table read per block at any length.
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, Self
+from typing import Self
 
 from ..database import Database
-from ..errors import Corrupt, UnsupportedFormat
 from ..store.base import Finding, Store
 from .blocks import DERIVED_TABLES, BlockTables
+from .keying import open_secret
 from .marks import MARK_TABLES, Head, MarkTables
 from .rebuild import Rebuilt, rebuild
-from .records import UNKNOWN_DOMAIN, Divergence, Found, IndexEntry
-
-VERSION: Final = b"1"
+from .records import UNKNOWN_DOMAIN, Divergence, Filed, Found, IndexEntry
+from .signers import disagreement, is_own, signed_domain, signer_of
 
 
 class Index(BlockTables, MarkTables):
     """One index folder.
 
-    Any number of processes and threads may use it at once; each method is a transaction.
+    Any number of processes and threads may use it at once; each method is a transaction. Its secret is a file beside
+    the folder (`secret`); without that file it answers nothing until it is rebuilt.
     """
 
     def __init__(self, path: Path, *, make: bool = True, read_only: bool = False) -> None:
-        """Open the index at `path`, or `make` it. Raises `UnsupportedFormat`, `Corrupt`, `NotFound`."""
+        """Open the index at `path`, or `make` it, or a new secret for one that has lost it.
+
+        Raises `UnsupportedFormat`, `Corrupt`, `NotFound`, `TierFull`.
+        """
         database = Database.open(path, {"meta": False, **DERIVED_TABLES, **MARK_TABLES}, read_only=read_only)
         super().__init__(database)
         self._closed = False
         try:
-            self._check_version(path, make=make)
+            self._secret, self.was_rekeyed = open_secret(database, path.resolve(), make=make)
         except BaseException:
             self.close()
             raise
-
-    def _check_version(self, path: Path, *, make: bool) -> None:
-        database = self._database
-        with database.read() as txn:
-            version = txn.get(b"version", db=database["meta"])
-        if version is None and not make:
-            raise Corrupt(f"the index {path} has lost what it held", hint="run `cyberkv index rebuild`", path=str(path))
-        if version is None:
-            database.write(lambda txn: txn.put(b"version", VERSION, db=database["meta"]))
-        elif version != VERSION:
-            raise UnsupportedFormat(
-                f"index {path} has version {version!r}, this program reads {VERSION!r}",
-                hint="a newer cyberkv may read it; or move it away and run `cyberkv index rebuild`",
-            )
 
     def check(self) -> Iterator[Finding]:
         """Report tables that disagree."""
@@ -62,7 +51,11 @@ class Index(BlockTables, MarkTables):
         Domains already known are kept, others become `UNKNOWN_DOMAIN`. In an index that held nothing, names come
         back from the titles of whole conversations, the newest `created` as head.
         """
-        return rebuild(self, self._database, store)
+        return rebuild(self, self._database, store, self._secret)
+
+    def overwrite_free(self) -> None:
+        """Leave nothing in the file of what was removed, as `Database.overwrite_free`."""
+        self._database.overwrite_free()
 
     def close(self) -> None:
         """Release the files."""
@@ -77,4 +70,7 @@ class Index(BlockTables, MarkTables):
         self.close()
 
 
-__all__ = ["UNKNOWN_DOMAIN", "Divergence", "Found", "Head", "Index", "IndexEntry", "Rebuilt"]
+__all__ = [
+    "UNKNOWN_DOMAIN", "Divergence", "Filed", "Found", "Head", "Index", "IndexEntry", "Rebuilt", "disagreement",
+    "is_own", "signed_domain", "signer_of",
+]  # fmt: skip

@@ -1,9 +1,11 @@
 """The derived tables: everything here can be computed again from the blocks alone.
 
-found        prefix key -> answers, in the order they were added
-blocks       block -> its prefix key and model
+found        keyed prefix -> answers, in the order they were added
+blocks       block -> its keyed prefix and model
 next         model and block -> the blocks that continue it
-divergences  prefix key, prev and domain -> the blocks that should have been one
+divergences  keyed prefix, prev and domain -> the blocks that should have been one
+
+A keyed prefix is a prefix key under the secret of the index: the tables cannot be asked without that.
 """
 
 from collections.abc import Iterable, Iterator
@@ -12,11 +14,12 @@ from typing import Final
 from ..cid import CID_BYTES, Cid
 from ..database import Database, Transaction
 from ..errors import Corrupt
-from ..prefix import PrefixKey
+from ..prefix import KeyedPrefix, PrefixKey, keyed
 from ..store.base import Finding
 from .records import (
     UNKNOWN_DOMAIN,
     Divergence,
+    Filed,
     Found,
     IndexEntry,
     encode_domain,
@@ -26,6 +29,7 @@ from .records import (
     unpack_found,
     unpack_prev,
 )
+from .signers import SIGNED, signed_domain, signer_of, usable
 
 DERIVED_TABLES: Final = {"found": False, "blocks": False, "next": True, "divergences": False}
 _KEY_BYTES: Final = 32
@@ -37,8 +41,25 @@ class BlockTables:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._secret: bytes | None = None
+        """None in an index of the first version that nobody may write to: there, keys stand as they are."""
         self.reads = 0
         """Table reads by `lookup_chain` so far: the witness that a lookup costs one per block."""
+        self._trusted: frozenset[bytes] = frozenset()
+
+    def trust(self, signers: Iterable[bytes]) -> None:
+        """Let blocks that these Ed25519 keys signed answer lookups, as long as this index is open; nobody's before."""
+        self._trusted = frozenset(signed_domain(signer).encode() for signer in signers)
+
+    @property
+    def trusted(self) -> frozenset[bytes]:
+        """The keys whose blocks answer lookups."""
+        signers = (signer_of(domain.decode()) for domain in self._trusted)
+        return frozenset(signer for signer in signers if signer is not None)
+
+    def filed_as(self, prefix: PrefixKey) -> KeyedPrefix:
+        """Give the form in which this index holds a prefix key."""
+        return KeyedPrefix(prefix) if self._secret is None else keyed(prefix, self._secret)
 
     def add_blocks(self, entries: Iterable[IndexEntry]) -> list[Divergence]:
         """Add blocks durably and return the divergences this has shown; what is known already is skipped.
@@ -57,13 +78,13 @@ class BlockTables:
     def add(self, txn: Transaction, entry: IndexEntry) -> Divergence | None:
         """Add one block within a transaction."""
         tables, domain, prev = self._database, encode_domain(entry.domain), pack_prev(entry.prev)
-        known = txn.get(entry.block, db=tables["blocks"])
-        if known is not None and known[:_KEY_BYTES] != entry.prefix:
+        key, known = self.filed_as(entry.prefix), txn.get(entry.block, db=tables["blocks"])
+        if known is not None and known[:_KEY_BYTES] != key:
             raise Corrupt(
-                f"block {entry.block} is indexed under {known[:32].hex()}, not under {entry.prefix.hex()}",
+                f"block {entry.block} is indexed under another prefix key",
                 hint="run `cyberkv index rebuild`", cid=str(entry.block),
             )  # fmt: skip
-        answers = list(unpack_found(txn.get(entry.prefix, default=b"", db=tables["found"])))
+        answers = list(unpack_found(txn.get(key, default=b"", db=tables["found"])))
         domains = [owner for block, _, owner in answers if block == entry.block]
         if domain in domains or (domains and domain == _UNKNOWN):
             return None
@@ -73,14 +94,14 @@ class BlockTables:
         answers = [added if each == unknown else each for each in answers]
         if added not in answers:
             answers.append(added)
-        txn.put(entry.prefix, b"".join(pack_found(*each) for each in answers), db=tables["found"])
-        txn.put(entry.block, entry.prefix + entry.model, db=tables["blocks"])
+        txn.put(key, b"".join(pack_found(*each) for each in answers), db=tables["found"])
+        txn.put(entry.block, key + entry.model, db=tables["blocks"])
         txn.put(_edge(entry.model, entry.prev), entry.block, db=tables["next"])
-        if not rivals or domain == _UNKNOWN:
+        if not rivals or domain == _UNKNOWN or entry.domain.startswith(SIGNED):
             return None
         blocks = [*rivals, entry.block]
-        txn.put(entry.prefix + prev + domain, b"".join(blocks), db=tables["divergences"])
-        return Divergence(entry.prefix, entry.domain, entry.prev, unpack_cids(b"".join(blocks)))
+        txn.put(key + prev + domain, b"".join(blocks), db=tables["divergences"])
+        return Divergence(key, entry.domain, entry.prev, unpack_cids(b"".join(blocks)))
 
     def remove_blocks(self, cids: Iterable[Cid]) -> int:
         """Forget blocks (a recorded divergence stays) and return how many were known."""
@@ -91,23 +112,30 @@ class BlockTables:
         tables = self._database
         if (known := txn.pop(cid, db=tables["blocks"])) is None:
             return False
-        prefix, model = known[:_KEY_BYTES], Cid(known[_KEY_BYTES:])
-        answers = list(unpack_found(txn.get(prefix, default=b"", db=tables["found"])))
+        key, model = known[:_KEY_BYTES], Cid(known[_KEY_BYTES:])
+        answers = list(unpack_found(txn.get(key, default=b"", db=tables["found"])))
         for block, prev, _ in answers:
             if block == cid:
                 txn.delete(_edge(model, unpack_prev(prev)), cid, db=tables["next"])
         rest = b"".join(pack_found(*each) for each in answers if each[0] != cid)
         if rest:
-            txn.put(prefix, rest, db=tables["found"])
+            txn.put(key, rest, db=tables["found"])
         else:
-            txn.delete(prefix, db=tables["found"])
+            txn.delete(key, db=tables["found"])
         return True
 
     def lookup(self, prefix: PrefixKey) -> list[Found]:
         """List the blocks of a prefix key, in the order they were added."""
         with self._database.read() as txn:
-            row = txn.get(prefix, default=b"", db=self._database["found"])
-        return [Found(Cid(block), owner.decode(), unpack_prev(prev)) for block, prev, owner in unpack_found(row)]
+            row = txn.get(self.filed_as(prefix), default=b"", db=self._database["found"])
+        return _answers(row)
+
+    def beside(self, block: Cid) -> list[Found]:
+        """List the answers to the prefix key of a block, itself among them; nothing for one that is not indexed."""
+        with self._database.read() as txn:
+            if (known := txn.get(block, db=self._database["blocks"])) is None:
+                return []
+            return _answers(txn.get(known[:_KEY_BYTES], default=b"", db=self._database["found"]))
 
     def lookup_chain(self, prefixes: Iterable[PrefixKey], domain: str, *, after: Cid | None = None) -> list[Cid]:
         """Find the longest chain of blocks for consecutive prefix keys, from the first on.
@@ -117,20 +145,20 @@ class BlockTables:
         read per prefix key, in one transaction; stops drawing from `prefixes` at the first miss.
 
         Blocks of `UNKNOWN_DOMAIN` were fetched: that they are what their CIDs say is checked, who computed them is not
-        known. They count only for a conversation that goes on from such a block already (`after`), so that fetching
-        something can never change what another prompt answers.
+        known, so they answer nothing: fetching something can never change what a prompt answers. Those that a trusted
+        signer signed answer, where trusted signers do not contradict one another (`trust`).
         """
-        own, table = domain.encode(), self._database["found"]
+        own, table, trusted = domain.encode(), self._database["found"], self._trusted
         reached: dict[bytes, int] = {pack_prev(after): 0}  # block -> blocks of the own domain on the way to it
         steps: list[dict[bytes, bytes]] = []  # per position: block -> prev
-        fetched = after is not None and self.domain_of(after) == UNKNOWN_DOMAIN
         with self._database.read() as txn:
             for prefix in prefixes:
                 self.reads += 1
                 scores: dict[bytes, int] = {}
                 step: dict[bytes, bytes] = {}
-                for block, prev, owner in unpack_found(txn.get(prefix, default=b"", db=table)):
-                    if prev in reached and (fetched or owner != _UNKNOWN):
+                rows = list(unpack_found(txn.get(self.filed_as(prefix), default=b"", db=table)))
+                for block, prev, owner in usable(rows, trusted):
+                    if prev in reached:
                         score = reached[prev] + (owner == own)
                         scores[block] = max(score, scores.get(block, 0))
                         step[block] = prev
@@ -151,50 +179,55 @@ class BlockTables:
             return [Cid(each) for each in cursor.iternext_dup()] if cursor.set_key(_edge(model, source)) else []
 
     def domain_of(self, block: Cid) -> str | None:
-        """Give the domain that computed a block (the first one known), or None if it is not indexed."""
-        with self._database.read() as txn:
-            if (known := txn.get(block, db=self._database["blocks"])) is None:
-                return None
-            row = txn.get(known[:_KEY_BYTES], default=b"", db=self._database["found"])
-        return next((owner.decode() for each, _, owner in unpack_found(row) if each == block), None)
+        """Give the numeric domain that computed a block (the first one known), or None if it is not indexed.
+
+        `UNKNOWN_DOMAIN` for a block that came from elsewhere, signed or not.
+        """
+        domains = [each.domain for each in self.beside(block) if each.block == block]
+        known = (domain for domain in domains if signer_of(domain) is None)
+        return next(known, UNKNOWN_DOMAIN) if domains else None
 
     def divergences(self) -> list[Divergence]:
         """List every divergence seen since the index was made or rebuilt."""
         return [
             Divergence(
-                PrefixKey(key[:_KEY_BYTES]), key[_KEY_BYTES + CID_BYTES :].decode(),
+                KeyedPrefix(key[:_KEY_BYTES]), key[_KEY_BYTES + CID_BYTES :].decode(),
                 unpack_prev(key[_KEY_BYTES : _KEY_BYTES + CID_BYTES]), unpack_cids(row),
             )
             for key, row in self._database.items("divergences")
         ]  # fmt: skip
 
-    def entries(self) -> Iterator[IndexEntry]:
-        """List every block once per domain, ordered by prefix key."""
-        for prefix, row in self._database.items("found"):
+    def entries(self) -> Iterator[Filed]:
+        """List every block once per domain, ordered by keyed prefix."""
+        for key, row in self._database.items("found"):
             for block, prev, owner in unpack_found(row):
                 with self._database.read() as txn:
                     known = txn.get(block, db=self._database["blocks"])
                 if known is not None:
                     model = Cid(known[_KEY_BYTES:])
-                    yield IndexEntry(PrefixKey(prefix), Cid(block), unpack_prev(prev), model, owner.decode())
+                    yield Filed(KeyedPrefix(key), Cid(block), unpack_prev(prev), model, owner.decode())
 
     def check(self) -> Iterator[Finding]:
         """Report tables that disagree: each answer has its block and its edge, and each edge its answer."""
         answers: dict[bytes, bytes] = {}  # block -> the edge that leads to it
-        for prefix, row in self._database.items("found"):
+        for key, row in self._database.items("found"):
             for block, prev, _ in unpack_found(row):
                 with self._database.read() as txn, txn.cursor(self._database["next"]) as cursor:
                     known = txn.get(block, default=b"", db=self._database["blocks"])
                     edge = _edge(known[_KEY_BYTES:], unpack_prev(prev))
                     joined = bool(known) and cursor.set_key_dup(edge, block)  # no key may be empty
-                if known[:_KEY_BYTES] != prefix:
-                    yield Finding(Cid(block), "index", f"answers {prefix.hex()}, filed under {known[:32].hex()}")
+                if known[:_KEY_BYTES] != key:
+                    yield Finding(Cid(block), "index", "answers another prefix key than the one it is filed under")
                 elif not joined:
                     yield Finding(Cid(block), "index", "is found by prefix key but not by next_block")
                 answers[block] = edge
         for edge, block in self._database.items("next"):
             if answers.get(block) != edge:
                 yield Finding(Cid(block), "index", "is found by next_block but not by prefix key")
+
+
+def _answers(row: bytes) -> list[Found]:
+    return [Found(Cid(block), owner.decode(), unpack_prev(prev)) for block, prev, owner in unpack_found(row)]
 
 
 def _edge(model: bytes, source: Cid | None) -> bytes:

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from ..cid import CID_BYTES, CID_PREFIXES, TEXT_CHARS, Cid
 from ..database import Database, Transaction
-from ..errors import BadReference, NameNotFound
+from ..errors import BadReference, NameNotFound, Refused
 from ..store.base import Finding
 
 MARK_TABLES: Final = {
@@ -102,18 +102,33 @@ class MarkTables:
 
         A rebuild does not bring it back. Raises `NameNotFound`.
         """
+        self._database.write(lambda txn: self._drop(txn, name))
+
+    def begin_anew(self, name: str, head: Cid, root: Cid, created: str) -> None:
+        """Forget the log of a name that ends at `head`, and make `root` the first and only one of it.
+
+        Raises `NameNotFound`, and `Refused` for a name that has moved on: what it moved to would be lost.
+        """
         key = encode_name(name)
 
         def work(txn: Transaction) -> None:
-            if not txn.get(key, db=self._database["heads"]):
-                raise _unknown_name(name)
-            txn.put(key, b"", db=self._database["heads"])
-            with txn.cursor(self._database["log"]) as cursor:
-                found = cursor.set_range(key + b"\0")
-                while found and cursor.key().startswith(key + b"\0"):
-                    found = cursor.delete()
+            row = txn.get(key, default=b"", db=self._database["heads"])
+            if row and row[_NUMBER_BYTES : _NUMBER_BYTES + CID_BYTES] != head:
+                raise Refused(f"{name} has moved on meanwhile", hint="the same command again takes it all", name=name)
+            self._drop(txn, name)
+            self.append(txn, key, root, created)
 
         self._database.write(work)
+
+    def _drop(self, txn: Transaction, name: str) -> None:
+        key = encode_name(name)
+        if not txn.get(key, db=self._database["heads"]):
+            raise _unknown_name(name)
+        txn.put(key, b"", db=self._database["heads"])
+        with txn.cursor(self._database["log"]) as cursor:
+            found = cursor.set_range(key + b"\0")
+            while found and cursor.key().startswith(key + b"\0"):
+                found = cursor.delete()
 
     def publish(self, root: Cid, cids: Iterable[Cid]) -> None:
         """Mark a root and its closure as public, durably. There is no way back: copies may have left."""
@@ -123,6 +138,17 @@ class MarkTables:
             for cid in marked:
                 txn.put(cid, b"", db=self._database["public"])
             txn.put(root, b"", db=self._database["published"])
+
+        self._database.write(work)
+
+    def withdraw(self, root: Cid, cids: Iterable[Cid]) -> None:
+        """Serve a published root and `cids` no longer. Copies that have left stay where they are."""
+        marked = [root, *cids]
+
+        def work(txn: Transaction) -> None:
+            for cid in marked:
+                txn.delete(cid, db=self._database["public"])
+            txn.delete(root, db=self._database["published"])
 
         self._database.write(work)
 

@@ -1,7 +1,7 @@
 """Make the derived tables anew from a store's blocks, and bring back lost names from titles."""
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ..cid import Cid
 from ..database import Database, Transaction
@@ -10,11 +10,15 @@ from ..nodes import Conversation
 from ..store.base import Store
 from ..survey import Survey
 from .blocks import DERIVED_TABLES
+from .keying import sign
 from .marks import MARK_TABLES, encode_name
 from .records import UNKNOWN_DOMAIN, IndexEntry
 
 if TYPE_CHECKING:
     from . import Index
+
+_LAST_CHARS: Final = 12
+"""Of a CID: enough to tell those of one home apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +37,7 @@ class Rebuilt:
     """Names restored from titles."""
 
 
-def rebuild(index: "Index", database: Database, store: Store) -> Rebuilt:
+def rebuild(index: "Index", database: Database, store: Store, secret: bytes | None) -> Rebuilt:
     """Do the work of `Index.rebuild`.
 
     The writer lock is held throughout, so no block added meanwhile is lost.
@@ -46,6 +50,8 @@ def rebuild(index: "Index", database: Database, store: Store) -> Rebuilt:
             domains.setdefault(entry.block, []).append(entry.domain)
         for table in DERIVED_TABLES:
             txn.drop(database[table], delete=False)
+        if secret is not None:
+            sign(database, txn, secret)
         survey = Survey.of(store)
         approximate = _approximate_blocks(survey)
         indexed, detached = 0, []
@@ -74,15 +80,18 @@ def _approximate_blocks(survey: Survey) -> set[Cid]:
 
 
 def _restore_names(index: "Index", txn: Transaction, store: Store, survey: Survey) -> list[str]:
-    """Name every whole conversation by its title.
+    """Name every whole conversation by its title, and what is sealed, which shows none, by its CID.
 
-    Only for an index that held nothing at all: in any other, what has no name was forgotten or never had one.
+    What was locked would else be held by nobody, and be collected. Only for an index that held nothing at all: in any
+    other, what has no name was forgotten or never had one.
     """
     titled: dict[bytes, list[tuple[str, Cid]]] = {}
     for cid, conversation in survey.conversations.items():
         key = _title_key(conversation)
         if key is not None and survey.is_whole(store, conversation):
             titled.setdefault(key, []).append((conversation.created, cid))
+    for cid in survey.sealed:
+        titled.setdefault(encode_name(f"sealed-{str(cid)[-_LAST_CHARS:]}"), []).append(("", cid))
     for key, roots in sorted(titled.items()):
         for created, root in sorted(roots):
             index.append(txn, key, root, created)

@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 
 from ..cid import CID_BYTES, Cid
 from ..errors import LimitExceeded
-from ..prefix import PrefixKey
+from ..prefix import KeyedPrefix, PrefixKey
 
 UNKNOWN_DOMAIN: Final = "unknown"
 """Domain of a block whose maker is not known, such as one found by a rebuild."""
@@ -15,7 +15,7 @@ NO_PREV: Final = bytes(CID_BYTES)
 
 
 class IndexEntry(NamedTuple):
-    """One block as the index knows it."""
+    """One block as it is added."""
 
     prefix: PrefixKey
     block: Cid
@@ -23,6 +23,16 @@ class IndexEntry(NamedTuple):
     model: Cid
     domain: str
     """Numeric domain that computed the bytes."""
+
+
+class Filed(NamedTuple):
+    """One block as the index holds it: its prefix key cannot be had back."""
+
+    key: KeyedPrefix
+    block: Cid
+    prev: Cid | None
+    model: Cid
+    domain: str
 
 
 class Found(NamedTuple):
@@ -37,7 +47,7 @@ class Found(NamedTuple):
 class Divergence(NamedTuple):
     """Equal inputs that gave different bytes in one domain: the canonical rule was broken there."""
 
-    prefix: PrefixKey
+    key: KeyedPrefix
     domain: str
     prev: Cid | None
     blocks: tuple[Cid, ...]

@@ -12,11 +12,15 @@ from .base import Node, Record
 from .block import Block
 from .card import ModelCard, Signature
 from .conversation import EMPTY_TAIL, Conversation, Tail
+from .grant import UNSIGNED, Grant, PinSet, Ring
 from .model import CANONICAL_RULE, Model, Rope
+from .receipt import Receipt
 from .sealed import Sealed
 from .segment import NextBlock, Segment
 
-TYPES: dict[str, type[Node]] = {cls.TYPE: cls for cls in (Model, ModelCard, Block, Segment, Conversation, Sealed)}
+TYPES: dict[str, type[Node]] = {
+    cls.TYPE: cls for cls in (Model, ModelCard, Block, Segment, Conversation, Sealed, Grant, PinSet, Ring, Receipt)
+}
 
 
 def decode_node(data: Buffer, *, verify: Cid | None = None) -> Node:
@@ -49,6 +53,7 @@ def _collect(value: Value, found: list[Cid]) -> None:
 
 
 __all__ = [
-    "CANONICAL_RULE", "EMPTY_TAIL", "TYPES", "Block", "Conversation", "Model", "ModelCard", "NextBlock",
-    "Node", "Record", "Rope", "Sealed", "Segment", "Signature", "Tail", "decode_node", "links",
+    "CANONICAL_RULE", "EMPTY_TAIL", "TYPES", "UNSIGNED", "Block", "Conversation", "Grant", "Model", "ModelCard",
+    "NextBlock", "Node", "PinSet", "Receipt", "Record", "Ring", "Rope", "Sealed", "Segment", "Signature", "Tail",
+    "decode_node", "links",
 ]  # fmt: skip

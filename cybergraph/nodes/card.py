@@ -1,12 +1,14 @@
 """`cyberkv/model-card`: the `.model` manifest people pass around."""
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Final
 
 from ..cid import Cid
 from ..limits import MAX_TITLE_BYTES
 from .base import Nested, Node, Record
 from .kinds import Bytes, Link, Links, Maybe, Text
+
+MAX_LICENCE_BYTES: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +25,7 @@ class ModelCard(Node):
 
     model: Annotated[Cid, Link("dag-cbor")]
     name: Annotated[str, Text(MAX_TITLE_BYTES)]
-    licence: Annotated[str, Text(128)]
+    licence: Annotated[str, Text(MAX_LICENCE_BYTES)]
     preload: Annotated[tuple[Cid, ...], Links("dag-cbor", 4096)]
     signature: Annotated[Signature | None, Maybe(Nested(Signature))]
 

@@ -35,6 +35,12 @@ def wrong(expected: str, got: object) -> MalformedNode:
     return MalformedNode(f"expected {expected}, got {got!r:.60}", expected=expected, got=f"{got!r:.60}")
 
 
+def _other_bytes(expected: str, got: object) -> MalformedNode:
+    """Say what was found instead of bytes without repeating it: bytes may be secret keys or private text."""
+    found = f"{len(got)} bytes" if isinstance(got, bytes) else type(got).__name__
+    return MalformedNode(f"expected {expected}, got {found}", expected=expected, got=found)
+
+
 class Kind:
     """One kind of field value."""
 
@@ -95,12 +101,29 @@ class Bytes(Kind):
 
     def encode(self, value: bytes) -> bytes:
         if type(value) is not bytes or len(value) != self.size_bytes:
-            raise wrong(f"{self.size_bytes} bytes", value)
+            raise _other_bytes(f"{self.size_bytes} bytes", value)
+        return encode_bytes(value)
+
+
+class Blob(Kind):
+    """A byte string of `least` to `most_bytes` bytes."""
+
+    def __init__(self, most_bytes: int, *, least: int = 1) -> None:
+        self.most_bytes = most_bytes
+        self.least = least
+
+    def encode(self, value: bytes) -> bytes:
+        if type(value) is not bytes or not self.least <= len(value) <= self.most_bytes:
+            raise _other_bytes(f"{self.least} to {self.most_bytes} bytes", value)
         return encode_bytes(value)
 
 
 class CidBytes(Kind):
-    """The CID of a node as a plain byte string: named, but not linked, so that no walker follows it."""
+    """A CID as a plain byte string: named, but not linked, so that no walker follows it."""
+
+    def __init__(self, codec: Codec = "dag-cbor") -> None:
+        self.codec = codec
+        self.codec_byte = _CODEC_BYTES[codec]
 
     def read(self, item: Any) -> Cid:
         if type(item) is bytes and len(item) == CID_BYTES and item.startswith(CID_PREFIXES):
@@ -108,8 +131,8 @@ class CidBytes(Kind):
         raise wrong("the bytes of a CID", item)
 
     def encode(self, value: Cid) -> bytes:
-        if type(value) is not Cid or value[1] != _CODEC_BYTES["dag-cbor"]:
-            raise wrong("the CID of a dag-cbor block", value)
+        if type(value) is not Cid or value[1] != self.codec_byte:
+            raise wrong(f"the CID of a {self.codec} block", value)
         return _CID_HEAD + value
 
 
@@ -127,11 +150,11 @@ class Link(Kind):
 
 
 class Links(Kind):
-    """A list of `least` to `most` links, held as a tuple: in one loop, for a block has many."""
+    """A list of `least` to `most` links, of one codec or of any, held as a tuple: in one loop, for a block has many."""
 
-    def __init__(self, codec: Codec, most: int, *, least: int = 0) -> None:
+    def __init__(self, codec: Codec | None, most: int, *, least: int = 0) -> None:
         self.codec = codec
-        self.codec_byte = _CODEC_BYTES[codec]
+        self.codec_bytes = frozenset(_CODEC_BYTES.values() if codec is None else (_CODEC_BYTES[codec],))
         self.least = least
         self.most = most
 
@@ -144,8 +167,8 @@ class Links(Kind):
         if type(value) is not tuple or not self.least <= len(value) <= self.most:
             raise wrong(f"{self.least} to {self.most} links", value)
         for cid in value:
-            if type(cid) is not Cid or cid[1] != self.codec_byte:
-                raise wrong(f"links to {self.codec} blocks", value)
+            if type(cid) is not Cid or cid[1] not in self.codec_bytes:
+                raise wrong(f"links to {self.codec or 'any'} blocks", value)
         return list_head(len(value)) + LINK_HEAD.join((b"", *value))
 
 

@@ -4,20 +4,27 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from ..cid import Cid
+from ..limits import MAX_EPOCH
 from .base import Node
 from .kinds import Bytes, Link, Uint
 
 
 @dataclass(frozen=True, slots=True)
 class Sealed(Node):
-    """Encrypted page table, the grant that opens it, and the set of ciphertext leaves to pin."""
+    """Sealed page table, the grant that opens it, and the set of what to pin."""
 
-    alg: Annotated[int, Uint(255)]
-    lineage: Annotated[bytes, Bytes(32)]
-    epoch: Annotated[int, Uint((1 << 32) - 1)]
+    alg: Annotated[int, Uint(255, least=1)]
+    """Cipher of leaves and pages: 1 is AES-256-GCM, 2 ChaCha20-Poly1305."""
+    lineage: Annotated[bytes, Bytes(16)]
+    """The same for every epoch of one conversation."""
+    epoch: Annotated[int, Uint(MAX_EPOCH, least=1)]
     commitment: Annotated[bytes, Bytes(32)]
+    """Binds lineage and epoch to one content key."""
     grant: Annotated[Cid, Link("dag-cbor")]
+    """Who may read."""
     manifest: Annotated[Cid, Link("raw")]
+    """First page of the page table."""
     pinset: Annotated[Cid, Link("dag-cbor")]
+    """All that is sealed."""
 
     TYPE: ClassVar = "cyberkv/sealed"

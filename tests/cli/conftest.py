@@ -104,6 +104,12 @@ def cyberkv(first_home: Path, tmp_path: Path) -> Command:
     return Command(shutil.copytree(first_home, tmp_path / "home"))
 
 
+@pytest.fixture
+def elsewhere(first_home: Path, tmp_path: Path) -> Command:
+    """Another home that knows the same model and holds nothing."""
+    return Command(shutil.copytree(first_home, tmp_path / "elsewhere"))
+
+
 STORY = "The lighthouse keeper counted forty-one ships before the fog came in and hid the bay."
 
 

@@ -35,6 +35,14 @@ def test_a_person_sees_only_answers_on_stdout(cyberkv: Command) -> None:
     assert cyberkv("-q", "chat", *SHORT, stdin="Hello\n").stderr == ""
 
 
+def test_the_end_says_where_the_dialogue_is_kept(cyberkv: Command) -> None:
+    for script in ("Hello\n/quit\nnever\n", "Hello\n"):
+        result = cyberkv("--json", "chat", *SHORT, stdin=script)
+        [turn] = result.lines
+        assert result.stderr.splitlines()[-1] == f"kept as {turn['name']} {turn['root']}"
+    assert cyberkv("chat", stdin="/quit\n").stderr.splitlines()[-1] == "nothing was recorded"
+
+
 def test_a_chat_goes_on_from_a_conversation(cyberkv: Command) -> None:
     cyberkv("run", "Hello", *SHORT, "--name", "talk")
     before = cyberkv.json("show", "talk")["cid"]

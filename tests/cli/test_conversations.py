@@ -197,6 +197,13 @@ def test_diff_across_models_names_the_field(story: Command, tiny_folder: Path) -
     assert "block_size: 16 / 32" in story("diff", "story", "other").stdout
 
 
+def test_the_beginning_of_a_leaf_is_enough(story: Command) -> None:
+    block = story("walk", "story", "--json").lines[2]["cid"]
+    [leaf] = story.json("show", block)["node"]["kv"]
+    assert story.json("show", leaf[:20])["cid"] == leaf
+    assert story.error(3, "show", leaf[:19] + ("a" if leaf[19] != "a" else "b"))["kind"] == "name-not-found"
+
+
 def test_find_by_text_tokens_and_block(story: Command) -> None:
     root = story.json("show", "story")["cid"]
     story("prefill", "-", "--name", "other", stdin="Nothing of that kind happened here, in the fog.")

@@ -37,7 +37,7 @@ def consistent(answer: dict[str, Any]) -> None:
     assert all(each["holds"] for each in answer["checks"])
     assert answer["tokens"] == answer["prompt_tokens"] + steps["record"]["tokens_generated"]
     assert answer["root"] == steps["record"]["root"] == steps["fetch"]["root"]
-    assert answer["blocks"] == steps["publish"]["blocks"] - 1
+    assert answer["blocks"] == steps["publish"]["blocks"] - 2
     assert answer["bytes"] > answer["tokens"] * 2
     assert steps["resume"]["scores"] == steps["computed"]["scores"] != steps["computed"]["edited_scores"]
     assert steps["go_on"]["tokens_reused"] == answer["tokens"]
@@ -49,7 +49,7 @@ def consistent(answer: dict[str, Any]) -> None:
 
 def test_every_claim_holds_with_a_tiny_model(told: dict[str, Any]) -> None:
     consistent(told)
-    assert len(told["checks"]) == 10
+    assert len(told["checks"]) == 11
 
 
 def change(path: str, value: object) -> Callable[[dict[str, Any]], None]:
@@ -66,6 +66,7 @@ def change(path: str, value: object) -> Callable[[dict[str, Any]], None]:
 FAULTS = {
     "both homes name the model the same": change("model_there.cid", "another"),
     "home B fetched all that was published": change("fetch.blocks_fetched", 3),
+    "home B refused": change("untrusted.error.kind", "refused"),
     "home B resumed": change("resume.tokens_computed", 16),
     "home B went on": change("go_on.tokens_reused", 0),
     "next-token scores": change("resume.scores", "blake3:00"),
@@ -108,8 +109,8 @@ def test_a_claim_that_fails_is_named_and_the_exit_code_says_so(
     [name] = result.json["failed"]
     page = cyberkv("demo", "--model", tiny_folder, ok=False).stdout
     assert f"FAILS  {name}" in page
-    assert page.count("holds  ") == 9
-    assert page.endswith("1 of 10 claims do not hold\n")
+    assert page.count("holds  ") == 10
+    assert page.endswith("1 of 11 claims do not hold\n")
     assert f"{told['prompt_tokens']:,}" in page
 
 

@@ -1,6 +1,7 @@
 """`gc`, `pin`, `forget`, and the cap: what goes, what stays, and what is said."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -72,7 +73,10 @@ def test_a_pin_keeps_what_was_forgotten(story: Command) -> None:
     story("forget", "story")
     assert story.json("gc")["leaves"] == 0
     assert story.json("stats")["pins"] == 1
-    assert root in story("pin", "list").stdout
+    [listed] = story.json("pin", "list")["pins"]
+    assert (listed["cid"], listed["names"], listed["title"]) == (root, [], "story")
+    assert story("pin", "list").stdout.split()[-2:] == ["was", "story"]
+    assert "pin list" in story.error(3, "pin", "remove", "story")["hint"]
     story("pin", "remove", root)
     assert story.error(3, "pin", "remove", root)["cid"] == root
     assert story.json("pin", "list")["pins"] == []
@@ -128,12 +132,41 @@ def test_a_cap_too_small_for_what_stays_is_refused(story: Command) -> None:
 )
 def test_a_cap_that_is_no_size_is_a_usage_error(story: Command, text: str) -> None:
     assert story.error(2, "gc", "--cap", text)["kind"] == "usage"
-    assert story.error(2, "gc", "--dry-run", "--cap", "1GiB")["kind"] == "usage"
 
 
 def test_caps_are_exact(story: Command) -> None:
     for text, cap_bytes in {str((1 << 53) + 1): (1 << 53) + 1, "0.1GiB": (1 << 30) // 10}.items():
         assert story.json("gc", "--cap", text)["cap_bytes"] == story.json("stats")["cap_bytes"] == cap_bytes
+
+
+def test_a_dry_run_with_a_cap_says_what_would_go(story: Command, first_home: Path, tmp_path: Path) -> None:
+    cyberkv = Command(shutil.copytree(first_home, tmp_path / "other"))
+    story("publish", "story", "--public", "--car", tmp_path / "story.car", "--yes")
+    root = story.json("list")["conversations"][0]["root"]
+    cyberkv("fetch", root, "--from", tmp_path / "story.car")
+    cyberkv("prefill", "-", "--name", "keep", stdin=OTHER)
+    before = cyberkv.json("stats")
+    cap_bytes = before["used_bytes"] - 2 * SLOT_BYTES - 1
+    planned = cyberkv.json("gc", "--dry-run", "--cap", cap_bytes)
+    assert (planned["dry_run"], planned["cap_bytes"], planned["freed_bytes"]) == (True, cap_bytes, 0)
+    assert 3 <= planned["evicted_leaves"] <= 6
+    assert "would evict" in cyberkv("gc", "--dry-run", "--cap", cap_bytes).stdout
+    assert cyberkv.json("stats") == before
+    assert cyberkv.json("gc", "--dry-run")["evicted_leaves"] == 0  # a cap in words alone
+    too_small = cyberkv.error(8, "gc", "--dry-run", "--cap", "10KiB")
+    assert (too_small["kind"], too_small["cap_bytes"]) == ("full", 10240)
+    assert cyberkv.json("gc", "--dry-run", "--cap", "1GiB")["evicted_leaves"] == 0
+    swept = cyberkv.json("gc", "--cap", cap_bytes)
+    assert swept["evicted_leaves"] == planned["evicted_leaves"]
+    (tmp_path / "story.car").unlink()
+    assert cyberkv.error(8, "gc", "--dry-run", "--cap", "40KiB")["kind"] == "full"  # its source has it no more
+
+
+def test_garbage_goes_before_a_cap_takes_anything(story: Command) -> None:
+    story("forget", "story")
+    story("prefill", "-", "--name", "keep", stdin=OTHER)
+    planned = story.json("gc", "--dry-run", "--cap", story.json("stats")["used_bytes"] - SLOT_BYTES)
+    assert (planned["leaves"], planned["evicted_leaves"]) == (6, 0)
 
 
 def test_a_cap_that_cannot_be_read_is_said_before_anything_goes(story: Command) -> None:

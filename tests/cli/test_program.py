@@ -154,6 +154,16 @@ def test_usage_errors_say_where_help_is(story: Command) -> None:
     assert error["hint"] == "see `cyberkv fork -h`"
 
 
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("prefil", "prefill"), ("lst", "list"), ("wlak", "walk"), ("publsh", "publish")]
+)
+def test_a_mistyped_command_gets_a_suggestion(typed: str, meant: str, tmp_path: Path) -> None:
+    error = Command(tmp_path / "none").error(2, typed)
+    assert (error["kind"], error["hint"]) == ("usage", "see `cyberkv -h`")
+    assert error["message"] == f"No such command {typed!r}. Did you mean {meant!r}?"
+    assert "Did you mean" not in Command(tmp_path / "none").error(2, "xyzzyxyzzy")["message"]
+
+
 def test_the_data_of_an_error_stand_beside_its_words(story: Command) -> None:
     absent = str(Cid.of(b"absent", "raw", "blake3"))
     error = story.error(3, "show", absent)

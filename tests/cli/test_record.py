@@ -10,9 +10,13 @@ from typing import Any
 
 import pytest
 
+from cyberkv.cli.context import Session
+from cyberkv.cli.rates import FILE_NAME, keep_rate, read_rate
+from cyberkv.cybergraph.cid import Cid
 from cyberkv.cybergraph.errors import TierFull
 from cyberkv.runtime.canonical import CHUNK_TOKENS
 from cyberkv.runtime.live import Live
+from cyberkv.runtime.pace import Pace
 from tests.cli.conftest import STORY, Command
 
 KEYS = {
@@ -50,6 +54,24 @@ def test_run_answers_and_records_prompt_and_answer(cyberkv: Command) -> None:
     assert figures["decode_tok_s"] > 0
     node = cyberkv.json("show", figures["root"])["node"]
     assert (node["length"], node["title"]) == (figures["tokens_total"], figures["name"])
+
+
+def test_an_answer_that_was_cut_says_so(cyberkv: Command) -> None:
+    cut = cyberkv("--json", "run", "Hello", "--max-tokens", 5)
+    assert cut.json["finish_reason"] == "length"
+    assert "the answer stopped at --max-tokens 5" in cut.stderr
+    ended = cyberkv("--json", "run", "Hello", "--max-tokens", 400, "--temperature", 3, "--seed", 1)
+    assert ended.json["tokens_generated"] < 400  # the control: here the model ended it
+    assert ended.json["finish_reason"] == "stop"
+    assert "stopped" not in ended.stderr
+    assert "stopped" in cyberkv("chat", "--max-tokens", 5, stdin="Hello\n").stderr
+
+
+def test_an_answer_that_used_up_the_positions_says_so(cyberkv: Command, add_tiny: Callable[..., Path]) -> None:
+    cyberkv("model", "add", add_tiny("short", max_position_embeddings=320))
+    used_up = cyberkv("--json", "run", "Hello", "--model", "short", "--max-tokens", 400)
+    assert (used_up.json["finish_reason"], used_up.json["tokens_total"]) == ("length", 320)
+    assert "the answer stopped where the model's positions are used up" in used_up.stderr
 
 
 def test_a_person_reads_the_answer_on_stdout_and_its_cost_on_stderr(cyberkv: Command) -> None:
@@ -212,6 +234,36 @@ def test_a_damaged_leaf_is_a_miss_with_its_name_and_no_wedge(story: Command) -> 
     assert story("fsck").exit_code == 0
 
 
+def test_the_speed_of_a_long_prefill_is_kept_for_the_next_command(
+    cyberkv: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = cyberkv.json("prefill", "-", "--name", "short", stdin=STORY)["model"]
+    assert read_rate(cyberkv.home, Cid.parse(model)) is None
+    clock = itertools.count(step=0.5)
+    monkeypatch.setattr(Session, "clock_s", lambda _: next(clock))
+    cyberkv("prefill", "-", "--name", "long", stdin=LONG)
+    assert read_rate(cyberkv.home, Cid.parse(model)) == len(LONG) / 0.5
+    (cyberkv.home / FILE_NAME).write_text('{"prefill_tokens_s": [')
+    assert cyberkv.json("prefill", "-", "--name", "short", stdin=STORY)["tokens_reused"] == 80
+    assert read_rate(cyberkv.home, Cid.parse(model)) is None
+
+
+def test_what_loads_too_slowly_is_computed_and_said(story: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = itertools.count(step=0.5)
+    monkeypatch.setattr(Session, "clock_s", lambda _: next(clock))
+    monkeypatch.setattr(Pace, "first_blocks", lambda *_: 1)
+    loaded = story.json("prefill", "-", "--name", "loaded", stdin=STORY)
+    assert (loaded["tokens_reused"], loaded["misses"]) == (80, [])  # the control: no speed is known
+    keep_rate(story.home, Cid.parse(loaded["model"]), 1e6)
+    computed = story.json("prefill", "-", "--name", "computed", stdin=STORY)
+    assert (computed["tokens_reused"], computed["tokens_computed"]) == (16, 69)
+    [miss] = computed["misses"]
+    assert (miss["position_start"], "times as long as computing" in miss["reason"]) == (16, True)
+    assert computed["root"] != loaded["root"]  # another title
+    assert story.json("diff", "loaded", "computed")["parts_at"] is None
+    assert "at token 16: loading takes" in story("prefill", "-", "--name", "again", stdin=STORY).stdout
+
+
 LONG = "The sea was calm and the night was long, and nobody spoke for a while. " * 20
 
 
@@ -234,6 +286,7 @@ def test_ctrl_c_between_tokens_records_the_answer_so_far(cyberkv: Command, monke
     assert result.exit_code == 130
     part = result.json
     assert (part["interrupted"], whole["interrupted"]) == (True, False)
+    assert (part["finish_reason"], whole["finish_reason"]) == (None, "length")
     assert (part["tokens_generated"], whole["tokens_generated"]) == (4, 9)
     assert whole["text"].startswith(part["text"].rstrip("\ufffd"))
     assert cyberkv.json("show", "part")["cid"] == part["root"]

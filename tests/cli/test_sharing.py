@@ -21,12 +21,6 @@ LEAF_BYTES = 16 * 768
 
 
 @pytest.fixture
-def elsewhere(first_home: Path, tmp_path: Path) -> Command:
-    """Another home that knows the same model and holds nothing."""
-    return Command(shutil.copytree(first_home, tmp_path / "elsewhere"))
-
-
-@pytest.fixture
 def car(story: Command, tmp_path: Path) -> Path:
     """The conversation `story` as a file."""
     path = tmp_path / "story.car"
@@ -45,7 +39,7 @@ def published(command: Command) -> int:
 
 
 def test_private_is_the_default(story: Command, tmp_path: Path) -> None:
-    for options in ([], ["--yes"], ["--dry-run"], ["--car", tmp_path / "x.car", "--yes"]):
+    for options in ([], ["--yes"], ["--car", tmp_path / "x.car", "--yes"]):
         error = story.error(5, "publish", "story", *options)
         assert error["kind"] == "not-public"
         assert "--public" in error["hint"]
@@ -79,6 +73,7 @@ def test_a_dry_run_says_everything_and_changes_nothing(story: Command) -> None:
     page = story("publish", "story", "--public", "--dry-run").stdout
     assert STORY in page
     assert "cannot be undone" in page
+    assert story.json("publish", "story", "--dry-run") == plan  # to look, nobody has to say that it may be public
     assert published(story) == 0
 
 
@@ -88,7 +83,7 @@ def test_a_long_text_is_shown_by_its_ends_and_given_whole_as_json(cyberkv: Comma
     page = cyberkv("publish", "long", "--public", "--dry-run").stdout
     assert "| line 0 of" in page
     assert "| line 87 of" in page
-    assert f"{len(text) - 2000:,} characters more: see them with --dry-run --json" in page
+    assert f"{len(text) - 2000:,} characters more: see them with publish --dry-run --json" in page
     assert cyberkv.json("publish", "long", "--public", "--dry-run")["text"] == text
 
 
@@ -173,6 +168,8 @@ def test_a_fetched_conversation_goes_on_without_its_prefill(story: Command, else
     assert (fetched["blocks_total"], fetched["blocks_had"], fetched["blocks_fetched"]) == (BLOCKS, 1, BLOCKS - 1)
     assert fetched["bytes_fetched"] > 85 * 768
     assert (fetched["peers"], fetched["refused"]) == ([str(car)], [])
+    assert elsewhere.error(5, "run", "And then?", "--from", "story")["kind"] == "untrusted"
+    assert elsewhere.json("fetch", root, "--trust", "unsigned")["usable"]
     goes_on = elsewhere.json("prefill", "-", "--from", "story", stdin=" And then?")
     assert (goes_on["tokens_reused"], goes_on["tokens_computed"]) == (85, 10)
     assert elsewhere("fsck").exit_code == 0

@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +13,7 @@ from tests.cli.conftest import Command
 from tests.contracts.synthetic import leaf
 
 
-def test_stats_count_what_is_there(story: Command) -> None:
+def test_stats_count_what_is_there(story: Command, tiny_folder: Path) -> None:
     stats = story.json("stats")
     assert (stats["blocks"], stats["segments"], stats["roots"], stats["conversations"]) == (5, 1, 1, 1)
     assert stats["leaves"] == 6
@@ -20,7 +21,14 @@ def test_stats_count_what_is_there(story: Command) -> None:
     assert stats["leaf_bytes"] == 85 * 768
     assert (stats["published"], stats["divergences"], stats["unreadable"]) == (0, [], 0)
     assert list(stats["domains"].values()) == [5]
-    assert "5 of 1 model" in story("stats").stdout
+    assert (stats["models"], stats["registered_models"]) == (1, 1)
+    page = story("stats").stdout
+    assert "5 of 1 model" in page
+    assert "1 registered; their weights are not counted here" in page
+    assert "1 name, 1 root" in page
+    story("model", "add", tiny_folder, "--name", "wide", "--block-size", 32)
+    stats = story.json("stats")
+    assert (stats["models"], stats["registered_models"]) == (1, 2)
 
 
 def test_fsck_of_a_sound_home_is_ok(story: Command) -> None:
@@ -37,7 +45,7 @@ def test_fsck_names_what_is_damaged_and_repair_drops_it(story: Command) -> None:
     found = story("fsck", "--json", ok=False)
     assert found.exit_code == 4
     assert [(each["cid"], each["what"]) for each in found.json["findings"]] == [(leaf, "block")]
-    assert "1 things are wrong" in story("fsck", ok=False).stdout
+    assert "1 thing is wrong" in story("fsck", ok=False).stdout
     repaired = story("fsck", "--repair", "--json", ok=False)
     assert repaired.json["dropped"] == [leaf]
     # A named conversation still needs it, and that is said until it is back.

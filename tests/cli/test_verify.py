@@ -55,11 +55,20 @@ def test_a_conversation_that_is_not_here_is_not_found(story: Command) -> None:
     assert story.error(3, "verify", absent)["kind"] == "block-not-found"
 
 
-@pytest.mark.parametrize("level", ["receipt", "layer0", "spot", "full"])
+@pytest.mark.parametrize("level", ["layer0", "spot", "full"])
 def test_other_levels_are_refused_and_the_available_ones_named(story: Command, level: str) -> None:
     error = story.error(5, "verify", "story", "--level", level, "--samples", 2)
-    assert (error["kind"], error["available"]) == ("refused", ["integrity"])
+    assert (error["kind"], error["available"]) == ("refused", ["integrity", "receipt"])
     assert "integrity" in error["hint"]
+    assert set(error["unavailable"]) == {"layer0", "spot", "full"}
+    assert error["unavailable"][level] in error["message"]
+
+
+def test_a_level_that_nobody_knows_is_a_usage_error_that_lists_them(story: Command) -> None:
+    error = story.error(2, "verify", "story", "--level", "all")
+    assert error["kind"] == "usage"
+    assert all(level in error["message"] for level in ("integrity", "receipt", "layer0", "spot", "full"))
+    assert "Not there yet: layer0, spot, full" in " ".join(story("verify", "-h").stdout.split())
 
 
 def test_samples_belong_to_another_level(story: Command) -> None:

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 
+from cyberkv.cli.rates import keep_rate
+from cyberkv.cybergraph.cid import Cid
 from tests.cli.conftest import STORY, Command
 
 
@@ -44,10 +46,21 @@ def test_loading_is_weighed_against_computing(story: Command, story_file: Path) 
         assert {(each["load_s"], each["compute_s"]) for each in answer["verdicts"]} == {(1.0, 16 / speed)}
         assert (answer["hits"], bool(answer["reason"])) == ((5, False) if verdict == "HIT" else (0, True))
         first = story(*line).stdout.splitlines()[0]
-        assert "load 12.0 KiB 1.00 s" in first
-        assert f"compute {'1.00 s' if speed == 16 else '941.2 ms'}" in first
+        assert first.split()[:3] == ["0-4", "0", verdict]
+        assert "load 60.0 KiB 5.00 s" in first
+        assert f"compute {'5.00 s' if speed == 16 else '4.71 s'}" in first
     for option in ("--link", "--prefill-tok-s"):
         assert story.error(2, "why", story_file, option, 0)["kind"] == "usage"
+
+
+def test_a_prefill_of_this_model_here_gives_its_speed(story: Command, story_file: Path) -> None:
+    model = story.json("why", story_file)["model"]
+    keep_rate(story.home, Cid.parse(model), 17.0)
+    keep_rate(story.home, Cid.of(b"another", "dag-cbor", "sha2-256"), 1.0)
+    answer = story.json("why", story_file, "--link", 0.098304)
+    assert (answer["prefill_tok_s"], verdicts(answer)) == (17.0, ["RECOMPUTE"] * 5)
+    told = story.json("why", story_file, "--link", 0.098304, "--prefill-tok-s", 16)  # the control
+    assert (told["prefill_tok_s"], verdicts(told)) == (16.0, ["HIT"] * 5)
 
 
 def test_a_changed_text_misses_from_the_change_on(story: Command, tmp_path: Path) -> None:
@@ -57,6 +70,10 @@ def test_a_changed_text_misses_from_the_change_on(story: Command, tmp_path: Path
     assert verdicts(answer) == ["HIT", "HIT", "RECOMPUTE", "RECOMPUTE", "RECOMPUTE"]
     assert "no block is recorded" in answer["reason"]
     assert [each["compute_tokens"] for each in answer["verdicts"]] == [0, 0, 16, 16, 16]
+    lines = story("why", changed).stdout.splitlines()
+    assert [line.split()[:3] for line in lines[:2]] == [["0-1", "0", "HIT"], ["2-4", "32", "RECOMPUTE"]]
+    assert lines[1].endswith("compute 48 tokens")
+    assert lines[2] == "2 of 5 blocks hit, tail of 5 tokens"
 
 
 def test_a_prompt_is_asked_about_as_run_would_take_it(cyberkv: Command) -> None:
@@ -71,7 +88,9 @@ def test_a_word_that_names_no_file_is_said_to_be_a_prompt(story: Command, story_
     result = story("why", "--json", tmp_path / "stroy.txt")
     assert result.stderr.startswith("no file ")
     assert ": taken as a prompt" in result.stderr
-    for line in ([story_file], ["a prompt of words"]):
+    for path in ("my notes.txt", "./old notes", "~/texts/a b"):
+        assert ": taken as a prompt" in story("why", path).stderr
+    for line in ([story_file], ["a prompt of words"], ["Is it a/b, or c? Tell me."]):
         assert "taken as" not in story("why", *line).stderr
 
 

@@ -9,6 +9,7 @@ from cyberkv.cybergraph.cid import Cid, Codec
 from cyberkv.cybergraph.nodes import Record
 from cyberkv.cybergraph.nodes.base import Nested
 from cyberkv.cybergraph.nodes.kinds import (
+    Blob,
     Bool,
     Bytes,
     CidBytes,
@@ -51,8 +52,10 @@ def of(kind: Kind) -> st.SearchStrategy[Any]:
             return st.text(max_size=kind.most_bytes // 4)
         case Bytes():
             return st.binary(min_size=kind.size_bytes, max_size=kind.size_bytes)
+        case Blob():
+            return st.binary(min_size=kind.least, max_size=min(kind.most_bytes, 100))
         case CidBytes():
-            return cids("dag-cbor")
+            return cids(kind.codec)
         case Link():
             return cids(kind.codec)
         case Tokens():

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 import pytest
 import torch
 
-from cyberkv.cybergraph import chain
 from cyberkv.cybergraph.cid import Cid
+from cyberkv.cybergraph.nodes import Block
 from cyberkv.cybergraph.store import DiskStore, MemoryStore
 from cyberkv.cybergraph.store.wrap import WrapperStore
 from cyberkv.runtime.checkpoint import checkpoint, resume
@@ -64,7 +64,7 @@ def started(engine: Engine, tokens: list[int]) -> Live:
 
 def test_a_load_that_keeps_failing_uses_nothing_up(engine: Engine, failing: Failing) -> None:
     recorded = started(engine, TOKENS)
-    leaf = chain.Block.decode(failing.get(recorded.blocks[2])).kv[0]
+    leaf = Block.decode(failing.get(recorded.blocks[2])).kv[0]
     sound = failing.get(leaf)
     before = engine.pool.used_blocks
     live = Live(engine)
@@ -88,7 +88,7 @@ def test_each_failed_load_is_one_miss_and_the_answer_is_the_same(engine: Engine,
     recorded = started(engine, TOKENS)
     root = checkpoint(recorded, title="", created="")
     expected, control = recorded.next_logits(), started(engine, CONTROL).next_logits()
-    leaves = [chain.Block.decode(failing.get(cid)).kv[0] for cid in recorded.blocks]
+    leaves = [Block.decode(failing.get(cid)).kv[0] for cid in recorded.blocks]
     before, stored = engine.pool.used_blocks, set(failing.cids())
     for attempt in range(TRIES):
         at = attempt % len(leaves)
@@ -112,7 +112,7 @@ def test_each_failed_load_is_one_miss_and_the_answer_is_the_same(engine: Engine,
 def test_what_cannot_be_read_just_now_is_missed_and_stays(tiny_engine: Callable[..., Engine]) -> None:
     engine = tiny_engine()
     live = started(engine, TOKENS)
-    leaf = chain.Block.decode(engine.store.get(live.blocks[2])).kv[0]
+    leaf = Block.decode(engine.store.get(live.blocks[2])).kv[0]
     assert isinstance(engine.store, DiskStore)
     [place] = engine.store.places([leaf])
     assert place is not None

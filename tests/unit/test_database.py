@@ -1,7 +1,9 @@
 """The shared LMDB handle: growth, sharing, failures."""
 
 import errno
+import os
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import lmdb
@@ -9,7 +11,7 @@ import pytest
 
 from cyberkv.cybergraph import database
 from cyberkv.cybergraph.database import Database, Transaction, disk_error
-from cyberkv.cybergraph.errors import CyberKVError, NotFound, TierFull
+from cyberkv.cybergraph.errors import Corrupt, CyberKVError, NotFound, TierFull
 
 TABLES = {"one": False, "many": True}
 
@@ -136,3 +138,77 @@ def test_a_commit_cut_short_by_a_full_disk(tmp_path: Path, monkeypatch: pytest.M
     assert not isinstance(disk_error(tmp_path, error), TierFull)
     monkeypatch.setattr(database, "_LOW_BYTES", 1 << 60)  # as if hardly anything were free
     assert isinstance(disk_error(tmp_path, error), TierFull)
+
+
+def test_what_was_deleted_is_not_left_in_the_file(tmp_path: Path) -> None:
+    secret, other = b"a secret of some length %d", b"something else that stays %d"
+    with Database.open(tmp_path, TABLES) as opened:
+
+        def put(txn: Transaction) -> None:
+            for number in range(600):
+                row = (secret if number % 3 else other) % number
+                txn.put(number.to_bytes(4, "big"), row * (number % 7 + 1), db=opened["one"])
+                txn.put(number.to_bytes(4, "big")[:3], number.to_bytes(4, "big"), db=opened["many"])
+
+        opened.write(put)
+        kept = {table: [*opened.items(table)] for table in TABLES}
+        kept["one"] = [(key, row) for key, row in kept["one"] if row.startswith(other[:9])]
+        opened.write(lambda txn: [txn.delete(n.to_bytes(4, "big"), db=opened["one"]) for n in range(600) if n % 3])
+        opened.write(lambda txn: txn.put(database._FILLER + bytes(4), bytes(3000)))  # as a kill leaves one
+        file = tmp_path / "data.mdb"
+        assert secret[:9] in file.read_bytes()  # control
+        opened.overwrite_free()
+        assert secret[:9] not in file.read_bytes()
+        assert {table: [*opened.items(table)] for table in TABLES} == kept
+        with opened.read() as txn, txn.cursor() as cursor:
+            assert {*cursor.iternext(values=False)} == {b"one", b"many"}
+        size_bytes = file.stat().st_size
+        for _ in range(3):
+            opened.overwrite_free()
+        assert file.stat().st_size < 2 * size_bytes
+    with Database.open(tmp_path, TABLES, read_only=True) as opened:
+        assert {table: [*opened.items(table)] for table in TABLES} == kept
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_file_that_lacks_free_pages_alone_is_whole(tmp_path: Path, read_only: bool) -> None:
+    """LMDB never writes a page at the end that was free again before it held anything."""
+    with closing(Database.open(tmp_path, TABLES)) as opened:
+        fill(opened, 20)
+        opened.write(lambda txn: txn.put(b"large", bytes(200_000), db=opened["one"]))
+        for _ in range(4):  # what the first frees is written over by the next, and the end stays free
+            opened.write(lambda txn: txn.delete(b"large", db=opened["one"]))
+            fill(opened, 20)
+    promised_bytes = (tmp_path / "data.mdb").stat().st_size
+    os.truncate(tmp_path / "data.mdb", promised_bytes - 4096)
+    for _ in range(2):
+        with closing(Database.open(tmp_path, TABLES, read_only=read_only)) as opened:
+            assert len(list(opened.keys("one"))) == 20
+    assert (tmp_path / "data.mdb").stat().st_size == promised_bytes - 4096 * read_only
+    with closing(Database.open(tmp_path, TABLES)) as opened:
+        fill(opened, 3000)
+        assert len(list(opened.keys("one"))) == 3000
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_file_that_lacks_pages_in_use_is_cut_short(tmp_path: Path, read_only: bool) -> None:
+    with closing(Database.open(tmp_path, TABLES)) as opened:
+        fill(opened, 2000)
+    os.truncate(tmp_path / "data.mdb", (tmp_path / "data.mdb").stat().st_size // 2)
+    for _ in range(2):
+        with pytest.raises(Corrupt) as caught:
+            Database.open(tmp_path, TABLES, read_only=read_only)
+        assert "rebuild" in caught.value.hint
+
+
+def test_nothing_that_is_deleted_makes_a_file_unusable(tmp_path: Path) -> None:
+    """Every number of rows deleted, in one transaction or several: opened again, the rest is there."""
+    for count in range(0, 60, 3):
+        folder = tmp_path / str(count)
+        with closing(Database.open(folder, TABLES)) as opened:
+            fill(opened, 60, size_bytes=1000)
+            for number in range(60 - count, 60):
+                opened.write(lambda txn, number=number: txn.delete(number.to_bytes(4, "big"), db=opened["one"]))  # type: ignore[misc]
+            opened.overwrite_free()
+        with closing(Database.open(folder, TABLES)) as opened:
+            assert len(list(opened.keys("one"))) == 60 - count

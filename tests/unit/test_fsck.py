@@ -120,8 +120,8 @@ def forget(what: Callable[[Home], Cid]) -> Callable[[Home], None]:
 def spoil_index(change: Callable[[IndexEntry], IndexEntry]) -> Callable[[Home], None]:
     def harm(home: Home) -> None:
         with home.index() as index:
-            right = next(each for each in index.entries() if each.block == home.blocks[4])
-            index.remove_blocks([home.blocks[4]])
+            [*_, right] = entries(MODEL, TOKENS, home.blocks)
+            index.remove_blocks([right.block])
             index.add_blocks([change(right)])
 
     return harm
@@ -161,7 +161,7 @@ DAMAGE: dict[str, tuple[Callable[[Home], None], Callable[[Home], Cid | None], st
     "model gone": (forget(lambda _: MODEL), lambda _: MODEL, "conversation", "not here"),
     "wrong key": (
         spoil_index(lambda entry: entry._replace(prefix=PrefixKey(bytes(32)))),
-        lambda h: h.blocks[4], "index", "is filed under 0000",
+        lambda h: h.blocks[4], "index", "is filed under another",
     ),
     "wrong prev": (
         spoil_index(lambda entry: entry._replace(prev=None)),

@@ -8,7 +8,7 @@ from cyberkv.cybergraph.car import read_car
 from cyberkv.cybergraph.cid import Cid
 from cyberkv.cybergraph.errors import Corrupt, CyberKVError, DigestMismatch
 from cyberkv.cybergraph.nodes import TYPES, Block, Node, decode_node
-from fixtures.golden import BLOCK, CAR_BLOCKS, CONVERSATION, NODES
+from fixtures.golden import BLOCK, CAR_BLOCKS, CARD_BLOCKS, CONVERSATION, NODES, WHOLE_CARD
 from fixtures.make import FOLDER, build
 
 BUILT = build()
@@ -46,13 +46,17 @@ def test_golden_node(name: str) -> None:
                 type(other).decode(data, verify=other.cid())
 
 
-def test_golden_car() -> None:
-    with (FOLDER / VECTORS["car"]["file"]).open("rb") as file:
+@pytest.mark.parametrize(
+    ("name", "root", "expected"),
+    [("car", CONVERSATION.cid(), CAR_BLOCKS), ("model", WHOLE_CARD.cid(), CARD_BLOCKS)],
+)
+def test_golden_car(name: str, root: Cid, expected: list[tuple[Cid, bytes]]) -> None:
+    with (FOLDER / VECTORS[name]["file"]).open("rb") as file:
         reader = read_car(file)
-        assert [str(root) for root in reader.roots] == VECTORS["car"]["roots"] == [str(CONVERSATION.cid())]
+        assert [str(each) for each in reader.roots] == VECTORS[name]["roots"] == [str(root)]
         blocks = list(reader)
-    assert blocks == CAR_BLOCKS
-    assert [str(cid) for cid, _ in blocks] == VECTORS["car"]["blocks"]
+    assert blocks == expected
+    assert [str(cid) for cid, _ in blocks] == VECTORS[name]["blocks"]
 
 
 @pytest.mark.parametrize("verified", [True, False])

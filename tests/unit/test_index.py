@@ -14,7 +14,7 @@ from cyberkv.cybergraph.errors import (
     LimitExceeded,
     UnsupportedFormat,
 )
-from cyberkv.cybergraph.index import UNKNOWN_DOMAIN, Found, Head, Index, IndexEntry
+from cyberkv.cybergraph.index import UNKNOWN_DOMAIN, Found, Head, Index, IndexEntry, disagreement, signed_domain
 from cyberkv.cybergraph.nodes import EMPTY_TAIL
 from cyberkv.cybergraph.prefix import PrefixKey, prefix_keys
 from cyberkv.cybergraph.store import DiskStore, MemoryStore
@@ -122,7 +122,7 @@ def test_two_blocks_for_one_input_in_one_domain_are_a_divergence(index: Index) -
     assert index.divergences() == []
     shown = index.add_blocks([entry(0, "c", None)])
     assert [each.blocks for each in shown] == [(node_cid("a"), node_cid("c"))]
-    assert (shown[0].prefix, shown[0].domain, shown[0].prev) == (KEYS[0], "own", None)
+    assert (shown[0].key, shown[0].domain, shown[0].prev) == (index.filed_as(KEYS[0]), "own", None)
     assert index.divergences() == shown
     assert index.add_blocks([entry(0, "c", None)]) == []  # said once, kept
     third = index.add_blocks([entry(0, "d", None)])
@@ -206,8 +206,8 @@ with Index(Path(sys.argv[1])) as index:
 
 def test_another_version_is_refused(home: Path) -> None:
     with Index(home) as index:
-        index._database.write(lambda txn: txn.put(b"version", b"2", db=index._database["meta"]))
-    with pytest.raises(UnsupportedFormat, match="'2'"):
+        index._database.write(lambda txn: txn.put(b"version", b"3", db=index._database["meta"]))
+    with pytest.raises(UnsupportedFormat, match="'3'"):
         Index(home)
 
 
@@ -219,18 +219,64 @@ def answers(index: Index, keys: list[PrefixKey], blocks: list[Cid]) -> object:
     )
 
 
-def test_fetched_blocks_serve_only_what_goes_on_from_them(index: Index) -> None:
+def test_fetched_blocks_answer_nothing(index: Index) -> None:
     own, fetched = [node_cid(f"own{i}") for i in range(2)], [node_cid(f"fetched{i}") for i in range(4)]
     rows = [(KEYS[i], fetched[i], fetched[i - 1] if i else None, UNKNOWN_DOMAIN) for i in range(4)]
     index.add_blocks([IndexEntry(key, block, prev, MODEL, domain) for key, block, prev, domain in rows])
     assert index.lookup_chain(KEYS, "test") == []
-    assert index.lookup_chain(KEYS[1:], "test", after=fetched[0]) == fetched[1:]
+    assert index.lookup_chain(KEYS[1:], "test", after=fetched[0]) == []  # not even what goes on from one of them
     built_on_them = IndexEntry(KEYS[4], own[0], fetched[3], MODEL, "test")
     index.add_blocks([built_on_them])
     assert index.lookup_chain(KEYS, "test") == []
-    assert index.lookup_chain(KEYS[1:], "test", after=fetched[0]) == [*fetched[1:], own[0]]
+    assert index.lookup_chain(KEYS[4:], "test", after=fetched[3]) == own[:1]
     index.add_blocks([IndexEntry(KEYS[0], fetched[0], None, MODEL, "test")])  # computed here as well: no longer foreign
     assert index.lookup_chain(KEYS, "test") == fetched[:1]
+
+
+ALICE, BOB, EVE = (bytes([number]) * 32 for number in (1, 2, 3))
+
+
+def signed(number: int, name: str, prev: str | None, signer: bytes) -> IndexEntry:
+    return entry(number, name, prev, signed_domain(signer))
+
+
+def test_what_a_signer_brought_answers_while_the_signer_is_trusted(index: Index) -> None:
+    index.add_blocks([entry(0, "a", None, UNKNOWN_DOMAIN), signed(0, "a", None, ALICE), signed(1, "b", "a", ALICE)])
+    assert index.lookup_chain(KEYS, "own") == []
+    index.trust([EVE])
+    assert index.lookup_chain(KEYS, "own") == []
+    index.trust([ALICE, EVE])
+    assert index.trusted == {ALICE, EVE}
+    assert index.lookup_chain(KEYS, "own") == [node_cid("a"), node_cid("b")]
+    assert {index.domain_of(node_cid(name)) for name in "ab"} == {UNKNOWN_DOMAIN}
+    index.trust([])
+    assert index.lookup_chain(KEYS, "own") == []
+
+
+def test_of_signers_who_contradict_each_other_none_is_believed(index: Index) -> None:
+    index.trust([ALICE, BOB])
+    index.add_blocks([signed(0, "a", None, ALICE), signed(0, "a", None, BOB), signed(1, "b", "a", ALICE)])
+    assert index.lookup_chain(KEYS, "own") == [node_cid("a"), node_cid("b")]
+    assert index.add_blocks([signed(1, "c", "a", EVE)]) == []  # who is not trusted contradicts nobody
+    assert index.lookup_chain(KEYS, "own") == [node_cid("a"), node_cid("b")]
+    assert index.add_blocks([signed(1, "d", "a", BOB)]) == []
+    assert index.lookup_chain(KEYS, "own") == [node_cid("a")]
+    named = disagreement(index.beside(node_cid("b")), node_cid("a"), index.trusted)
+    assert named == {node_cid("b"): ALICE, node_cid("d"): BOB}
+    assert disagreement(index.beside(node_cid("b")), node_cid("elsewhere"), index.trusted) == {}
+    index.add_blocks([entry(1, "d", "a", "own")])  # computed here as well: now it is known
+    assert index.lookup_chain(KEYS, "own")[0] == node_cid("a")
+    assert disagreement(index.beside(node_cid("b")), node_cid("a"), index.trusted) == {}
+    index.trust([BOB])
+    assert index.lookup_chain(KEYS, "own") == [node_cid("a"), node_cid("d")]
+    assert index.divergences() == []
+
+
+def test_a_signer_who_names_two_blocks_for_one_place_is_not_believed_either(index: Index) -> None:
+    index.trust([ALICE])
+    assert index.add_blocks([signed(0, "a", None, ALICE), signed(0, "b", None, ALICE)]) == []
+    assert index.lookup_chain(KEYS, "own") == []
+    assert set(disagreement(index.lookup(KEYS[0]), None, index.trusted)) == {node_cid("a"), node_cid("b")}
 
 
 def test_rebuild_from_blocks_alone(home: Path) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from cyberkv.cybergraph.cid import Cid
-from cyberkv.cybergraph.errors import BadReference, NameNotFound
+from cyberkv.cybergraph.errors import BadReference, NameNotFound, Refused
 from cyberkv.cybergraph.index import Head, Index
 from cyberkv.cybergraph.index.marks import MAX_SOURCES
 from tests.contracts.synthetic import make_model
@@ -49,6 +49,20 @@ def test_dropped_names(index: Index) -> None:
     assert index.heads() == []
     index.set_head("talk", node_cid("2"), "")
     assert [each.root for each in index.log("talk")] == [node_cid("2")]
+
+
+def test_a_name_begins_anew_unless_it_has_moved_on(index: Index) -> None:
+    first, moved, sealed = map(node_cid, ("first", "moved", "sealed"))
+    with pytest.raises(NameNotFound):
+        index.begin_anew("talk", first, sealed, "")
+    index.set_head("talk", first, "")
+    index.set_head("talk", moved, "")
+    with pytest.raises(Refused):
+        index.begin_anew("talk", first, sealed, "")
+    assert [each.root for each in index.log("talk")] == [first, moved]
+    index.begin_anew("talk", moved, sealed, "")
+    assert [each.root for each in index.log("talk")] == [sealed]
+    assert index.head("talk").root == sealed
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import pytest
 from cyberkv.cybergraph.cid import Cid
 from cyberkv.cybergraph.errors import Refused
 from cyberkv.cybergraph.store import CountingStore, MemoryStore, ReadOnlyStore, Store
+from cyberkv.cybergraph.store.wrap import DraftStore
 from tests.contracts.store import StoreContract
 from tests.contracts.synthetic import blocks
 
@@ -41,6 +42,30 @@ class TestCountingStore(TestMemoryStore):
             "put_many": 2, "blocks_put": 6, "bytes_put": 48, "get": 1, "get_into": 1, "blocks_got": 3,
             "bytes_got": 24, "has": 1, "missing": 1,
         }  # fmt: skip
+
+
+class TestDraftStore(TestMemoryStore):
+    def make(self, path: Path) -> Store:
+        return DraftStore(MemoryStore())
+
+    def damage(self, store: Store, cid: Cid) -> None:
+        assert isinstance(store, DraftStore)
+        super().damage(store.drafts, cid)
+
+    def test_the_store_below_is_read_and_stays_as_it_is(self) -> None:
+        inner, (below, draft, absent) = MemoryStore(), blocks(3, 8)
+        inner.put(*below)
+        store = DraftStore(inner)
+        assert store.put_many([below, draft]) == 1
+        assert list(inner.cids()) == [below[0]]
+        out = [bytearray(8), bytearray(8)]
+        store.get_into([draft[0], below[0]], [memoryview(each) for each in out])
+        assert [bytes(each) for each in out] == [draft[1], below[1]]
+        assert [store.get(cid) for cid, _ in (below, draft)] == [below[1], draft[1]]
+        assert store.missing([below[0], draft[0], absent[0]]) == [absent[0]]
+        assert sorted(store.cids()) == sorted([below[0], draft[0]])
+        assert store.delete_many([below[0], draft[0]]) == 1
+        assert list(store.cids()) == [below[0]]
 
 
 def test_a_read_only_store_reads_and_refuses_writes() -> None:

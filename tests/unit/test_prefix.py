@@ -1,6 +1,7 @@
 """Prefix keys: one key for one input, none shared, and a keyed form that needs its secret."""
 
 import hashlib
+import hmac
 import json
 
 import cbrrr
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cyberkv.cybergraph.cid import Cid
-from cyberkv.cybergraph.prefix import PrefixKey, prefix_key, prefix_keys
+from cyberkv.cybergraph.prefix import PrefixKey, keyed, prefix_key, prefix_keys
 from fixtures.make import FOLDER
 
 VECTOR = json.loads((FOLDER / "vectors.json").read_text())["prefix_keys"]
@@ -18,10 +19,11 @@ tokens = st.lists(st.integers(0, 300), max_size=40)
 
 
 def test_vectors() -> None:
-    keys = prefix_keys(MODEL, VECTOR["tokens"], VECTOR["block_size"])
+    keys = list(prefix_keys(MODEL, VECTOR["tokens"], VECTOR["block_size"]))
     assert [key.hex() for key in keys] == VECTOR["keys"]
-    keyed = prefix_keys(MODEL, VECTOR["tokens"], VECTOR["block_size"], secret=bytes.fromhex(VECTOR["secret"]))
-    assert [key.hex() for key in keyed] == VECTOR["keyed"]
+    secret = bytes.fromhex(VECTOR["secret"])
+    assert [keyed(key, secret).hex() for key in keys] == VECTOR["keyed"]
+    assert [hmac.new(secret, key, hashlib.sha256).hexdigest() for key in keys] == VECTOR["keyed"]
     assert not {*VECTOR["keys"]} & {*VECTOR["keyed"]}
 
 
@@ -53,6 +55,6 @@ def test_keys_agree_exactly_as_far_as_the_tokens_do(a: list[int], b: list[int], 
 
 @given(tokens.filter(bool), st.binary(min_size=32, max_size=32), st.binary(min_size=32, max_size=32))
 def test_a_keyed_form_needs_its_secret(tokens: list[int], secret: bytes, guess: bytes) -> None:
-    key = prefix_key(MODEL, None, tokens, secret=secret)
-    assert key != prefix_key(MODEL, None, tokens)
-    assert (key == prefix_key(MODEL, None, tokens, secret=guess)) == (secret == guess)
+    key = prefix_key(MODEL, None, tokens)
+    assert keyed(key, secret) != key
+    assert (keyed(key, secret) == keyed(key, guess)) == (secret == guess)

@@ -1,0 +1,73 @@
+"""Conversations that lie sealed in their own home."""
+
+from pathlib import Path
+
+import pytest
+
+from cyberkv.cli.identities import FILE_VARIABLE
+from cyberkv.cybergraph.cid import Cid
+from cyberkv.cybergraph.store import DiskStore
+from tests.cli.conftest import STORY, Command
+
+
+@pytest.fixture
+def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the passphrase is read from."""
+    path = tmp_path / "words"
+    path.write_text("open sesame\n")
+    monkeypatch.setenv(FILE_VARIABLE, str(path))
+    return path
+
+
+def blocks_of(command: Command) -> list[list[int]]:
+    return [line["tokens"] for line in command("--json", "walk", "story").lines]
+
+
+def test_what_is_locked_is_gone_until_it_is_unlocked(story: Command, words: Path) -> None:
+    before, root = blocks_of(story), story.json("show", "story")["cid"]
+    with DiskStore(story.home / "store", read_only=True) as store:
+        plain = {cid: store.get(cid) for cid in store.cids()}
+    story.json("key", "new", "safe", "--passphrase")
+    locked = story.json("lock", "story")
+    assert locked["deleted"] >= 12
+    with DiskStore(story.home / "store", read_only=True) as store:
+        left = set(store.cids())
+        model = Cid.parse(story.json("model", "list")["models"][0]["cid"])
+        assert left & plain.keys() <= {model}
+        assert all(STORY.encode()[:16] not in store.get(cid) for cid in left)
+    assert story.error(2, "walk", "story")["kind"] == "bad-reference"
+    assert "unlock" in story.error(2, "run", "go on", "--from", "story")["hint"]
+    assert "sealed" in story("list").stdout
+    assert story.json("find", STORY[:10])["matches"] == []
+    assert story("fsck").exit_code == 0
+    assert story.json("gc")["nodes"] == 0
+
+    words.write_text("wrong\n")
+    assert story.error(6, "unlock", "story")["kind"] == "bad-key"
+    words.write_text("open sesame\n")
+    assert story.json("unlock", "story")["root"] == root
+    assert blocks_of(story) == before
+    assert story("fsck").exit_code == 0
+    with DiskStore(story.home / "store", read_only=True) as store:
+        assert {cid: store.get(cid) for cid in store.cids()} == plain
+    assert story.error(2, "unlock", "story")["message"].endswith("not locked")
+
+
+def test_a_key_that_lies_open_beside_it_has_to_be_allowed(story: Command) -> None:
+    assert "passphrase" in story.error(5, "lock", "story")["message"]
+    story.json("key", "new")
+    story.error(5, "lock", "story")
+    story.json("lock", "story", "--weak")
+    story.json("unlock", "story")
+
+
+def test_what_is_public_is_not_locked(story: Command) -> None:
+    story("publish", "story", "--public", "--yes")
+    assert "published" in story.error(5, "lock", "story", "--weak")["message"]
+
+
+def test_what_others_share_stays(story: Command) -> None:
+    story("fork", "story", "--at", "32", "--name", "other")
+    story.json("lock", "story", "--weak")
+    assert len(story("--json", "walk", "other").lines) == 2
+    assert story("fsck").exit_code == 0
