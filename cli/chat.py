@@ -13,7 +13,7 @@ from .failure import INTERRUPTED
 from .options import REF, TEXT, recording_options, sampling_options
 from .output import line, remark
 from .recording import Recording, start
-from .run import opening, take_turn
+from .run import opening, say_limit, take_turn
 from .scrubbing import scrubbing
 
 if TYPE_CHECKING:
@@ -46,7 +46,8 @@ def chat(
 
     With REF it goes on from there. Each line of stdin is a turn, whether typed or piped. /fork [TOKEN] goes
     on in a copy from that token, /root names what is recorded, /publish shows what would become public and asks,
-    as `cyberkv publish --public` does, /quit ends. Ctrl-C records what there is and leaves.
+    as `cyberkv publish --public` does, /quit ends and says where the dialogue is kept. Ctrl-C records what there is
+    and leaves.
     """
     if system is not None and ref is not None:
         raise click.UsageError("--system opens a conversation; it cannot be given with REF")
@@ -72,8 +73,15 @@ def chat(
             else:
                 _turn(session, recording, text, system, max_tokens, sampling)
     except KeyboardInterrupt:
-        remark(session, f"\nkept as {recording.name} {recording.root or ''}")
+        remark(session, f"\n{_kept(recording)}")
         ctx.exit(INTERRUPTED)
+    remark(session, _kept(recording))
+
+
+def _kept(recording: Recording) -> str:
+    if recording.root is None:
+        return "nothing was recorded"
+    return f"kept as {recording.name} {recording.root}"
 
 
 def _lines() -> Iterator[str]:
@@ -103,10 +111,11 @@ def _turn(
     max_tokens: int,
     sampling: "Sampling",
 ) -> None:
-    answer, interrupted = take_turn(recording, opening(recording, text, system), max_tokens, sampling)
+    turn = take_turn(recording, opening(recording, text, system), max_tokens, sampling)
     if session.as_json:
-        line({**recording.figures(), "text": answer, "interrupted": interrupted})
-    if interrupted:
+        line({**recording.figures(), **turn._asdict()})
+    say_limit(recording, turn, max_tokens)
+    if turn.interrupted:
         raise KeyboardInterrupt
 
 

@@ -3,7 +3,7 @@
 import os
 import sys
 import time
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..cybergraph.errors import BadReference, CyberKVError, NotFound
+from ..cybergraph.errors import BadReference, Corrupt, CyberKVError, NotFound
 from ..cybergraph.private import make_private_folder
 from .kubo import open_source
 
@@ -107,7 +107,7 @@ class Session:
         if self._writes:
             from ..cybergraph.keeping.room import Room
 
-            self.room = self._resources.enter_context(closing(Room(store, lambda: self.index, self._has)))
+            self.room = self._resources.enter_context(closing(Room(store, lambda: self.index, self.has)))
         return store
 
     @cached_property
@@ -116,7 +116,8 @@ class Session:
 
         return Probe(open_source)
 
-    def _has(self, source: str, root: "Cid") -> bool:
+    def has(self, source: str, root: "Cid") -> bool:
+        """Say whether a source has a conversation now; one that does not answer within seconds has nothing."""
         return self._probe(source, root)
 
     def inspect(self) -> "DiskStore":
@@ -138,6 +139,13 @@ class Session:
         # A home on a medium that takes no writes can be read all the same.
         read_only = not self._writes and not os.access(self.home / "index/data.mdb", os.W_OK)
         opened = Index(self.home / "index", make=self._makes_index, read_only=read_only)
+        if (self.home / "trust" / "signers").exists():
+            from ..cybergraph.access.trust import TrustFolder
+
+            with suppress(Corrupt):  # who asks whom to trust is told; until then it is nobody
+                opened.trust(TrustFolder(self.home / "trust").trusted())
+        if opened.was_rekeyed and not self.quiet:
+            click.echo("the index of this home is now under a secret of its own: index.secret", err=True)
         return self._resources.enter_context(opened)
 
     @cached_property
@@ -150,6 +158,10 @@ class Session:
     def now(self) -> str:
         """Give the time as RFC 3339 in UTC, to the second."""
         return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+    def now_s(self) -> int:
+        """Give the whole seconds since 1970."""
+        return int(time.time())
 
     def clock_s(self) -> float:
         """Give seconds on a clock that only runs forward."""

@@ -5,9 +5,9 @@ from typing import Any
 import click
 
 from ..cybergraph.chain import load_root
-from ..cybergraph.errors import Corrupt, NameNotFound, NotFound
+from ..cybergraph.errors import BadReference, Corrupt, NameNotFound, NotFound
 from ..cybergraph.index import Head
-from ..cybergraph.refs import resolve
+from ..cybergraph.refs import resolve_root
 from .context import Session, pass_session
 from .models import readable_records
 from .options import REF
@@ -62,7 +62,7 @@ def _name_in_log(session: Session, ref: str) -> str:
     names = [head.name for head in session.index.heads()]
     if ref in names:
         return ref
-    root = resolve(ref, session.index, session.store)
+    root = resolve_root(ref, session.index, session.store)
     for name in names:
         if any(head.root == root for head in session.index.log(name)):
             return name
@@ -74,7 +74,7 @@ def _entry(session: Session, head: Head) -> dict[str, Any]:
     entry: dict[str, Any] = {"name": head.name, "root": str(head.root), "created": head.created}
     try:
         root = load_root(session.store, head.root)
-    except (NotFound, Corrupt) as error:
+    except (NotFound, Corrupt, BadReference) as error:  # the last where it is locked
         return {**entry, "error": error.message}
     return {
         **entry,

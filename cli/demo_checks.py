@@ -20,8 +20,10 @@ def check(story: Story) -> list[Check]:
 
 def _transfer(story: Story) -> list[Check]:
     published, fetched, resumed, total = story.publish, story.fetch, story.resume, story.record["tokens_total"]
-    model_bytes = published["plan"]["kinds"]["model"]["bytes"]  # home B has had this node since it registered the model
-    expected = (1, published["blocks"] - 1, published["bytes"] - model_bytes)
+    kinds = published["plan"]["kinds"]
+    # Home B has had the model's node since it registered the model, and the receipt stands above what is counted.
+    other_bytes = kinds["model"]["bytes"] + kinds["receipt"]["bytes"]
+    expected = (1, published["blocks"] - 2, published["bytes"] - other_bytes)
     return [
         Check(
             "both homes name the model the same",
@@ -33,6 +35,12 @@ def _transfer(story: Story) -> list[Check]:
             (fetched["blocks_had"], fetched["blocks_fetched"], fetched["bytes_fetched"]) == expected
             and not fetched["refused"],
             f"{fetched['blocks_fetched']:,} objects, {fetched['bytes_fetched']:,} bytes",
+        ),
+        Check(
+            "home B refused to go on before it trusted who signed",
+            story.untrusted["error"]["kind"] == "untrusted"
+            and story.untrusted["error"]["signers"] == [published["signed_by"]] == [fetched["signed_by"][0]["key"]],
+            f"signed by {published['signed_by']}",
         ),
         Check(
             "home B resumed without computing a token",

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..cybergraph.cid import Cid
-from ..cybergraph.errors import Corrupt, CyberKVError, NotFound
+from ..cybergraph.errors import Corrupt, CyberKVError, NotFound, Refused
 from .context import Session
 from .demo_tamper import tampering
 from .interrupt import stoppable
@@ -41,6 +41,8 @@ class Story:
     computed: dict[str, Any] = field(default_factory=dict)
     """The same tokens computed without any block, uninterrupted."""
     fetch: dict[str, Any] = field(default_factory=dict)
+    untrusted: dict[str, Any] = field(default_factory=dict)
+    """What home B is told when it would go on before it trusts who signed."""
     resume: dict[str, Any] = field(default_factory=dict)
     go_on: dict[str, Any] = field(default_factory=dict)
     second: dict[str, Any] = field(default_factory=dict)
@@ -66,16 +68,17 @@ def tell(session: Session, folder: Path, weights: Path, text: str) -> Story:
     remark(session, "home A: register the model, read the text, answer a question")
     story.model = cyberkv(a, "model", "add", str(weights), "--name", "demo")
     story.record = cyberkv(a, "run", "--max-tokens", MAX_TOKENS, "--name", "text", "--", f"{text}\n\n{FIRST}")
-    remark(session, "home A: publish it and serve it")
-    story.publish = cyberkv(a, "publish", "text", "--public", "--yes")
-    root = story.publish["root"]
+    remark(session, "home A: publish it, signed, and serve it")
+    story.publish = cyberkv(a, "publish", "text", "--public", "--sign", "--yes")
+    root, address, signer = (story.publish[name] for name in ("root", "receipt", "signed_by"))
     with serving(a) as url:
-        remark(session, "home B: fetch it, resume it in a fresh process, go on")
+        remark(session, "home B: fetch it, trust who signed it, resume it in a fresh process, go on")
         story.model_there = cyberkv(b, "model", "add", str(weights), "--name", "demo")
-        story.fetch = cyberkv(b, "fetch", root, "--from", url)
+        story.fetch = cyberkv(b, "fetch", address, "--from", url)
+        story.untrusted = cyberkv(b, "run", "--from", root, "--", NEXT, fails=Refused.exit_code)
+        cyberkv(b, "trust", "add", signer)
         story.resume = worker(b, root)
         story.go_on = cyberkv(b, "run", "--max-tokens", MAX_TOKENS, "--from", root, "--name", "next", "--", NEXT)
-        # In the home that computed the text: fetched blocks serve only conversations that go on from them.
         remark(session, "home A: another question over the same text")
         story.second = cyberkv(a, "run", "--max-tokens", MAX_TOKENS, "--name", "second", "--", f"{text}\n\n{SECOND}")
         story.common = cyberkv(a, "diff", root, "second")

@@ -56,7 +56,7 @@ def _computed(session: Session, loaded: "LoadedModel", root: Cid, prompt_tokens:
     from ..runtime.engine import build_engine
 
     sequence = tokens(session.store, load_root(session.store, root))
-    with TemporaryDirectory() as folder, Index(Path(folder)) as index:
+    with TemporaryDirectory() as folder, Index(Path(folder) / "index") as index:
         engine = build_engine(loaded, MemoryStore(), index)
         live = _compute(engine, sequence, prompt_tokens)
         edited_at = 3 * prompt_tokens // 4

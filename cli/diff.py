@@ -8,7 +8,7 @@ import click
 from ..cybergraph.chain import common_prefix, load_root, tokens
 from ..cybergraph.identity import diff as diff_identity
 from ..cybergraph.nodes import Conversation, Model
-from ..cybergraph.refs import resolve
+from ..cybergraph.refs import resolve_root
 from .context import Session, pass_session
 from .models import find_codec
 from .options import REF
@@ -28,7 +28,7 @@ def diff(session: Session, a: str, b: str) -> None:
 
     Tokens are compared from the start on. Blocks can only be shared between conversations of one model.
     """
-    cids = [resolve(ref, session.index, session.store) for ref in (a, b)]
+    cids = [resolve_root(ref, session.index, session.store) for ref in (a, b)]
     roots = [load_root(session.store, cid) for cid in cids]
     common = common_prefix(session.store, *roots)
     parts = _parts(session, roots, common.common_tokens)

@@ -2,14 +2,18 @@
 
 import errno
 import json
+import re
 import sys
 import traceback
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import click
 
 from ..cybergraph.errors import CyberKVError, TierFull
 from .text import plain
+
+_LINK_SECRET: Final = re.compile(r"(cyberkv://[a-z2-7]{20,59}|#v\d)[\w.~%+/?#=&:-]{8,}")
+"""A share link, wherever it was typed by mistake: what stands after the CID opens a conversation."""
 
 INTERRUPTED = 130
 USAGE = 2
@@ -51,14 +55,21 @@ def report(error: BaseException, *, as_json: bool, verbose: int, color: bool) ->
     """Print an error, as JSON on stdout or as text on stderr, in `color` on a terminal, and give the exit code."""
     failure = describe(error)
     if failure.kind == "unexpected" and verbose > 1:
-        traceback.print_exception(error)
+        click.echo(_harmless("".join(traceback.format_exception(error))), err=True, nl=False)
     if as_json:
         words = {"kind": failure.kind, "message": failure.message, "hint": failure.hint}
-        print(json.dumps({"error": failure.data | words}, default=str), flush=True)
+        print(_harmless(json.dumps({"error": failure.data | words}, default=str)), flush=True)
     elif isinstance(error, click.exceptions.NoArgsIsHelpError):
         error.show()
     else:
-        click.secho(f"error: {plain(failure.message)}", err=True, fg="red", color=color and sys.stderr.isatty())
+        click.secho(
+            f"error: {plain(_harmless(failure.message))}", err=True, fg="red", color=color and sys.stderr.isatty()
+        )
         if failure.hint:
-            click.echo(f"hint: {plain(failure.hint)}", err=True)
+            click.echo(f"hint: {plain(_harmless(failure.hint))}", err=True)
     return failure.exit_code
+
+
+def _harmless(text: str) -> str:
+    """Cut the secrets of share links out of a message. Their place shows; JSON stays JSON."""
+    return _LINK_SECRET.sub(r"\1...", text)

@@ -9,7 +9,7 @@ import click
 from ..cybergraph.chain import block_cids, load_root
 from ..cybergraph.chain import tokens as tokens_of
 from ..cybergraph.cid import Cid
-from ..cybergraph.errors import Corrupt, NotFound
+from ..cybergraph.errors import BadReference, Corrupt, NotFound
 from ..cybergraph.nodes import Conversation
 from ..cybergraph.refs import resolve
 from .context import Session, pass_session
@@ -95,7 +95,7 @@ def _search_all(session: Session, search: Search) -> list[Match]:
 def _search_root(session: Session, cid: Cid, search: Search) -> int | None:
     try:
         return search(load_root(session.store, cid))
-    except (NotFound, Corrupt) as error:
+    except (NotFound, Corrupt, BadReference) as error:  # the last where it is locked
         remark(session, f"skipped {cid}: {error.message}")
         return None
 

@@ -3,6 +3,7 @@
 import click
 
 from .context import Session, pass_session
+from .identities import leave_readers
 from .options import REF
 from .output import answer, remark, say
 
@@ -19,6 +20,7 @@ def forget(session: Session, names: tuple[str, ...]) -> None:
     session.open_to_write()
     forgotten = [session.index.head(name) for name in dict.fromkeys(names)]  # all are known before one goes
     for head in forgotten:
+        leave_readers(session, head.name, head.root)  # first: another conversation may get the name
         session.index.drop(head.name)
     data = {"forgotten": [{"name": head.name, "root": head.root} for head in forgotten]}
 

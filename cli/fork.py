@@ -2,15 +2,17 @@
 
 import click
 
-from ..cybergraph.chain import fork_root, load_root
+from ..cybergraph.chain import fork_root, load_root, tokens
 from ..cybergraph.index.marks import encode_name
 from ..cybergraph.nodes import Model
-from ..cybergraph.refs import resolve
+from ..cybergraph.refs import resolve_root
 from .context import Session, pass_session
+from .marking import carry_marks
 from .names import name_of_head, say_moves, slug, unique
 from .options import REF
 from .output import answer, facts
 from .text import count
+from .trust import carry_origin
 
 
 @click.command()
@@ -27,7 +29,7 @@ def fork(session: Session, ref: str, *, at: int, name: str | None) -> None:
     from ..runtime.geometry import Geometry
 
     session.open_to_write()
-    root_cid = resolve(ref, session.index, session.store)
+    root_cid = resolve_root(ref, session.index, session.store)
     root = load_root(session.store, root_cid)
     base = name_of_head(session.index, ref, root_cid) or slug(root.title)
     name = name or unique(session.index, f"{base}-fork")
@@ -37,6 +39,8 @@ def fork(session: Session, ref: str, *, at: int, name: str | None) -> None:
     fork_cid, shared_blocks = fork_root(
         session.store, root_cid, at, block_bytes=block_bytes, title=name, created=created
     )
+    carry_marks(session, lambda: tokens(session.store, root), at)
+    carry_origin(session, root_cid, fork_cid)
     say_moves(session, name, None)
     session.index.set_head(name, fork_cid, created)
     data = {"root": fork_cid, "name": name, "tokens": at, "shared_blocks": shared_blocks, "new_blocks": 0}

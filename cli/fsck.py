@@ -10,8 +10,9 @@ from ..cybergraph.keeping.fsck import fsck as check_home
 from ..cybergraph.probe import probe
 from ..cybergraph.store.base import Finding
 from .context import Session, pass_session
+from .kubo import open_source
 from .output import answer, facts, say
-from .text import size
+from .text import count, size
 
 if TYPE_CHECKING:
     from ..cybergraph.keeping.repair import Repaired
@@ -48,7 +49,7 @@ def fsck(session: Session, ctx: click.Context, *, repair: bool, sources: tuple[s
     findings = list(check_home(session.inspect(), session.index, counts))
     repaired = Repaired()
     if findings and (repair or sources):
-        repaired = repair_home(session.store, session.index, findings, sources)
+        repaired = repair_home(session.store, session.index, findings, sources, open_source)
         counts = Counts()
         findings = list(check_home(session.inspect(), session.index, counts))
     data: dict[str, object] = {
@@ -92,13 +93,13 @@ def _show(findings: list[Finding], counts: Counts, repaired: "Repaired") -> None
             ("index entries", f"{counts.index_entries:,}"),
             ("orphans", f"{len(counts.orphans):,}, which `gc` deletes" if counts.orphans else "0"),
             ("absent leaves", f"{counts.absent_leaves:,}, which `fetch` brings back" if counts.absent_leaves else None),
-            ("dropped", f"{len(repaired.dropped):,} damaged blocks" if repaired.dropped else None),
-            ("brought back", f"{sum(repaired.refetched.values()):,} blocks" if repaired.refetched else None),
+            ("dropped", count(len(repaired.dropped), "damaged object") if repaired.dropped else None),
+            ("brought back", count(sum(repaired.refetched.values()), "object") if repaired.refetched else None),
         ]
     )
     for root, reason in repaired.failed.items():
         say(f"not brought back for {root}: {reason}", fg="yellow")
     if findings:
-        say(f"{len(findings):,} things are wrong", fg="red", bold=True)
+        say(f"{count(len(findings), 'thing')} {'is' if len(findings) == 1 else 'are'} wrong", fg="red", bold=True)
     else:
         say("nothing is wrong", fg="green", bold=True)

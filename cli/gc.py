@@ -8,7 +8,7 @@ import click
 
 from .context import Session, pass_session
 from .output import answer, facts, say
-from .text import preview, size
+from .text import count, preview, size
 
 _SIZE = re.compile(r"([0-9]{1,64}(?:\.[0-9]{1,64})?) ?(?:([KMGT])iB|B)?")
 _TITLE_CHARS = 60
@@ -34,7 +34,7 @@ class Cap(click.ParamType[int | None]):
 
 
 @click.command()
-@click.option("--dry-run", is_flag=True, help="Say what would go, and change nothing.")
+@click.option("--dry-run", is_flag=True, help="Say what would go, with --cap also what to evict, and change nothing.")
 @click.option(
     "--cap", metavar="SIZE|none", type=Cap(),
     help="Keep the store within SIZE, such as 20GiB, from now on and for every command; none lifts that.",
@@ -52,17 +52,16 @@ def gc(session: Session, ctx: click.Context, *, dry_run: bool, cap: int | None) 
     command that finds no room ends with 8 instead, and so does this one where SIZE is too small for what has to stay.
     """
     from ..cybergraph.keeping.gc import Swept, collect, find_garbage
-    from ..cybergraph.keeping.room import read_cap, write_cap
+    from ..cybergraph.keeping.room import read_cap, to_evict, write_cap
 
     sets_cap = ctx.get_parameter_source("cap") is not click.core.ParameterSource.DEFAULT
-    if dry_run and sets_cap:
-        raise click.UsageError("--dry-run changes nothing, so it cannot set a cap")
     if not dry_run:
         session.open_to_write()
     store, index, room = session.store, session.index, session.room
     cap_bytes = cap if sets_cap else read_cap(store.path)  # one that cannot be read is said before anything goes
     if room is None:
-        garbage, swept, evicted_leaves = find_garbage(store, index), Swept(), 0
+        garbage, swept = find_garbage(store, index), Swept()
+        evicted_leaves = 0 if not sets_cap or cap is None else len(to_evict(store, index, session.has, cap, garbage))
     else:
         if sets_cap and cap is None:
             write_cap(store.path, None)  # first: it must not depend on whether anything can be collected
@@ -95,15 +94,14 @@ def gc(session: Session, ctx: click.Context, *, dry_run: bool, cap: int | None) 
 def _show(data: dict[str, Any]) -> None:
     for each in data["conversations"]:
         title = preview(each["title"], _TITLE_CHARS) or "untitled"
-        say(f"{each['root']}  {title}, {each['tokens']:,} tokens, {each['created'] or 'undated'}")
-    blocks = data["nodes"] + data["leaves"]
-    cap_bytes = data["cap_bytes"]
+        say(f"{each['root']}  {title}, {count(each['tokens'], 'token')}, {each['created'] or 'undated'}")
+    objects, evicted, cap_bytes = data["nodes"] + data["leaves"], data["evicted_leaves"], data["cap_bytes"]
     facts(
         [
-            ("would delete" if data["dry_run"] else "deleted", f"{blocks:,} objects, {size(data['bytes'])}"),
-            ("evicted", f"{data['evicted_leaves']:,} leaves" if data["evicted_leaves"] else None),
+            ("would delete" if data["dry_run"] else "deleted", f"{count(objects, 'object')}, {size(data['bytes'])}"),
+            ("would evict" if data["dry_run"] else "evicted", count(evicted, "leaf") if evicted else None),
             ("freed", None if data["dry_run"] else f"{size(data['freed_bytes'])} on the disk"),
-            ("kept", f"{data['kept_blocks']:,} objects, {size(data['kept_bytes'])}"),
+            ("kept", f"{count(data['kept_blocks'], 'object')}, {size(data['kept_bytes'])}"),
             ("used", size(data["used_bytes"]) + (f" of at most {size(cap_bytes)}" if cap_bytes is not None else "")),
         ]
     )

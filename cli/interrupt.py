@@ -1,9 +1,15 @@
 """Ctrl-C at moments when nothing is half done."""
 
+import _thread
 import signal
+import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Final
+
+_SOON_S: Final = 0.02
 
 
 class Stop:
@@ -33,3 +39,16 @@ def stoppable() -> Iterator[Stop]:
         yield stop
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def obey_late_interrupts() -> None:
+    """Have a Ctrl-C that met the program while it freed memory count a moment later: Python drops it there."""
+    before = sys.unraisablehook
+
+    def hook(raised: "sys.UnraisableHookArgs") -> None:
+        if issubclass(raised.exc_type, KeyboardInterrupt):
+            threading.Timer(_SOON_S, _thread.interrupt_main).start()
+        else:
+            before(raised)
+
+    sys.unraisablehook = hook

@@ -4,6 +4,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
@@ -13,6 +14,7 @@ import click
 from .commands import COMMANDS, FAMILIES
 from .context import Session, default_home
 from .failure import report
+from .interrupt import obey_late_interrupts
 
 _FLAGS = re.compile(r"--(json|quiet|verbose|no-color|no-progress)|-[qv]+")
 
@@ -52,6 +54,17 @@ class Program(click.Group):
         module, attribute = COMMANDS[cmd_name].target.split(":")
         command: click.Command = getattr(import_module(f".{module}", __package__), attribute)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that a line names. Raises a usage error with the names that come near a mistyped one."""
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
+            near = get_close_matches(name, COMMANDS)
+            meant = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+            raise click.UsageError(f"No such command {name!r:.80}.{meant}", ctx)
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Write the commands by family, from the table alone."""
@@ -142,4 +155,5 @@ def main() -> NoReturn:
     # Read when torch loads. With the default, threads spin while they wait: on a busy machine of two cores, two
     # threads then take five to ten times as long as one; with this, less than one.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    obey_late_interrupts()
     cli.main()

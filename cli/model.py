@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..cybergraph.identity import diff as diff_identity
+from .card import card
 from .context import Session, pass_session
 from .models import KnownModel, find_model
 from .nodes import outline, read_node
 from .output import answer, facts, say, table
+from .preload import preload
 from .progress import bar
 
 if TYPE_CHECKING:
@@ -22,6 +24,10 @@ BUILT_IN = "smollm2"
 @click.group()
 def model() -> None:
     """Register models and compare their identities."""
+
+
+model.add_command(card)
+model.add_command(preload)
 
 
 @model.command()

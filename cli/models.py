@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 _NONE_REGISTERED = "`cyberkv model add smollm2` registers the built-in model, `cyberkv model add PATH` any other"
 
+_SMOLLM2_SHAPE = (30, 576, 9, 3, 64)
+"""Layers, hidden size, heads, KV heads and head dimension of the built-in model."""
+
 
 class KnownModel(NamedTuple):
     """A model identity, registered here or only met in a conversation."""
@@ -99,17 +102,31 @@ def _same_model(session: Session, records: "list[ModelRecord]", root: Conversati
     for record in records:
         if record.cid == root.model:
             return record
-    wanted = Model.decode(session.store.get(root.model))
+    raise not_registered(records, "the conversation was made with", Model.decode(session.store.get(root.model)))
+
+
+def not_registered(records: "list[ModelRecord]", made_with: str, wanted: Model) -> CyberKVError:
+    """Build the error for a model that is not among `records`: it names the first axis of the nearest of them."""
+    if not records:
+        return NotFound(f"{made_with} model {wanted.cid()}, and none is registered here", hint=how_to_register(wanted))
     nearest = min(records, key=lambda record: len(diff(wanted, record.identity)))
     first = diff(wanted, nearest.identity)[0]
-    raise IdentityMismatch(
-        f"the conversation was made with model {root.model}, which is not registered here; "
+    return IdentityMismatch(
+        f"{made_with} model {wanted.cid()}, which is not registered here; "
         f"{nearest.name} differs in {first.field!r}: expected {first.a!s:.80}, got {first.b!s:.80}",
-        hint="register the model it was made with: `cyberkv model add PATH`",
+        hint=f"register the model it was made with: {how_to_register(wanted)}",
         field=first.field,
         expected=first.a,
         got=first.b,
     )
+
+
+def how_to_register(model: Model) -> str:
+    """Say which command registers a model that is met in a conversation."""
+    shape = model.num_layers, model.hidden_size, model.num_heads, model.num_kv_heads, model.head_dim
+    if shape == _SMOLLM2_SHAPE:
+        return "`cyberkv model add smollm2`, if it is the built-in one, as its shape says"
+    return "`cyberkv model add PATH`, with its safetensors folder or GGUF file"
 
 
 def find_codec(session: Session, model: Cid) -> "TextCodec | None":

@@ -3,11 +3,13 @@
 import re
 import shlex
 
-from ..cybergraph.cid import Cid
+from ..cybergraph.chain import load_root
+from ..cybergraph.cid import TEXT_CHARS, Cid
 from ..cybergraph.errors import BadReference, NameNotFound
 from ..cybergraph.index import Index
 from ..cybergraph.index.marks import encode_name
 from .context import Session
+from .identities import leave_readers
 from .output import remark
 
 MOST_WORDS = 6
@@ -39,6 +41,11 @@ def unique(index: Index, base: str) -> str:
     return name
 
 
+def is_whole(ref: str) -> bool:
+    """Say whether a reference has the length of a CID."""
+    return len(ref) == TEXT_CHARS and ref.startswith("b")
+
+
 def _is_name(name: str) -> bool:
     try:
         encode_name(name)
@@ -64,3 +71,16 @@ def say_moves(session: Session, name: str, goes_on_from: Cid | None) -> None:
     if before != goes_on_from:
         again = f"cyberkv log {shlex.quote(name)}"
         remark(session, f"{name} names {before} so far and moves to this conversation; `{again}` keeps both")
+        leave_readers(session, name, before)
+
+
+def record_head(session: Session, root: Cid, name: str | None) -> str:
+    """Make the conversation the head of a name: the one given, one it heads already, or one of its title."""
+    if name is None:
+        name = next((head.name for head in session.index.heads() if head.root == root), None)
+    if name is None:
+        base = load_root(session.store, root).title
+        name = unique(session.index, base if _is_name(base) else slug(base))  # foreign text
+    say_moves(session, name, root)
+    session.index.set_head(name, root, session.now())
+    return name

@@ -30,7 +30,7 @@ class Ref(click.ParamType[str]):
             return []
         from ..cybergraph.index import Index
 
-        with Index(home / "index") as index:
+        with Index(home / "index", make=False) as index:
             return [CompletionItem(head.name) for head in index.heads() if head.name.startswith(incomplete)]
 
 

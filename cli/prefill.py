@@ -45,7 +45,7 @@ def prefill(
         with suppress(KeyboardInterrupt):
             recording.append(text, stop, special=from_ref is None)
         recording.save_progress()
-    figures = {**recording.figures(), "text": "", "interrupted": stop.asked}
+    figures = {**recording.figures(), "text": "", "interrupted": stop.asked, "finish_reason": None}
     answer(session, figures, lambda: facts(summary(figures)))
     if stop.asked:
         ctx.exit(INTERRUPTED)

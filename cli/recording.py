@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING, Any
 from ..cybergraph.chain import load_root
 from ..cybergraph.cid import Cid
 from ..cybergraph.index.marks import encode_name
-from ..cybergraph.refs import resolve
+from ..cybergraph.refs import resolve_root
 from .context import Session
 from .interrupt import Stop
+from .marking import carry_marks
 from .models import choose_model, need_codec
 from .names import name_of_head, say_moves, unique
 from .progress import bar, busy
+from .rates import keep_rate, read_rate
+from .trust import require_usable
 
 if TYPE_CHECKING:
     from ..runtime.live import Live
@@ -38,9 +41,17 @@ class Recording:
     decode_s: float = 0.0
     tokens_generated: int = 0
 
+    @property
+    def has_room(self) -> bool:
+        """Whether the model has positions for more tokens."""
+        return len(self.live.tokens) < self.live.engine.config.max_positions
+
     def append(self, text: str, stop: Stop, *, special: bool = False) -> None:
         """Take a text as given. Asked to stop, raises `KeyboardInterrupt` after the chunk at hand."""
-        tokens = self.codec.encode(text, special=special)
+        self.append_tokens(self.codec.encode(text, special=special), stop)
+
+    def append_tokens(self, tokens: Sequence[int], stop: Stop) -> None:
+        """Take tokens as given, as `append` does text."""
         started_s = self.session.clock_s()
         with bar(self.session, "prefill") as draw:
 
@@ -71,8 +82,15 @@ class Recording:
         created = self.session.now()
         self.root = checkpoint(self.live, title=self.name, created=created, parent=self.parent, fork_at=self.fork_at)
         self.recorded_tokens = len(self.live.tokens)
+        self._keep_rate()
         self.session.index.set_head(self.name, self.root, created)
         return self.root
+
+    def _keep_rate(self) -> None:
+        engine, home = self.live.engine, self.session.home
+        rate = engine.pace.prefill_tokens_s
+        if rate is not None and rate != read_rate(home, engine.model_cid):
+            keep_rate(home, engine.model_cid, rate)
 
     def save_progress(self) -> None:
         """Record what was added. Raises `KeyboardInterrupt` where nothing was, after an early Ctrl-C."""
@@ -85,6 +103,7 @@ class Recording:
         name = unique(self.session.index, f"{self.name}-fork")
         live = self.live.fork(at)
         child = Recording(self.session, live, self.codec, name, self.root, at, self.root, at)
+        carry_marks(self.session, lambda: self.live.tokens, at)
         child.save()
         return child
 
@@ -120,13 +139,15 @@ def start(session: Session, *, model: str | None, name: str | None, from_ref: st
     root_cid = root = None
     if from_ref is not None:
         session.open_to_write()
-        root_cid = resolve(from_ref, session.index, session.store)
+        root_cid = resolve_root(from_ref, session.index, session.store)
         root = load_root(session.store, root_cid)
+        require_usable(session, root_cid)
     record = choose_model(session, model, root)
     # These load torch, which takes seconds: not before it is known that there is a model to run.
     from ..runtime.checkpoint import resume
     from ..runtime.engine import build_engine
     from ..runtime.live import Live
+    from ..runtime.pace import Pace
 
     session.create_home()
     parent, fork_at = root_cid, root.length if root else None
@@ -141,6 +162,7 @@ def start(session: Session, *, model: str | None, name: str | None, from_ref: st
         loaded = session.registry.load(record)
         codec = need_codec(loaded.text, record.name)
         engine = build_engine(loaded, session.store, session.index)
+        engine.pace = Pace(session.clock_s, read_rate(session.home, record.cid))
         started_s = session.clock_s()
         live = Live(engine) if root_cid is None else resume(engine, root_cid)
     return Recording(

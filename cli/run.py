@@ -2,7 +2,7 @@
 
 import sys
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -20,6 +20,16 @@ from .text import plain
 
 if TYPE_CHECKING:
     from ..runtime.sampling import Sampling
+
+
+class Turn(NamedTuple):
+    """What one turn gave."""
+
+    text: str
+    interrupted: bool
+    """Whether Ctrl-C ended it."""
+    finish_reason: str | None
+    """`stop` where the model ended its answer, `length` where it had no more tokens to spend; None if interrupted."""
 
 
 @click.command()
@@ -57,17 +67,16 @@ def run(
     from ..runtime.sampling import Sampling
 
     ctx.with_resource(scrubbing(session))
-    text, interrupted = take_turn(
-        recording, opening(recording, prompt, system), max_tokens, Sampling(temperature, seed)
-    )
+    turn = take_turn(recording, opening(recording, prompt, system), max_tokens, Sampling(temperature, seed))
     figures = recording.figures()
     if session.as_json:
-        line({**figures, "text": text, "interrupted": interrupted})
+        line({**figures, **turn._asdict()})
     else:
         for word, value in summary(figures):
             if value is not None:
                 remark(session, f"{word:<8}{value}")
-    if interrupted:
+    say_limit(recording, turn, max_tokens)
+    if turn.interrupted:
         ctx.exit(INTERRUPTED)
 
 
@@ -84,12 +93,13 @@ def emit(piece: str) -> None:
     sys.stdout.flush()
 
 
-def take_turn(recording: Recording, text: str, max_tokens: int, sampling: "Sampling") -> tuple[str, bool]:
-    """Append `text`, write the answer as it comes, record both; give the answer and whether Ctrl-C ended it.
+def take_turn(recording: Recording, text: str, max_tokens: int, sampling: "Sampling") -> Turn:
+    """Append `text`, write the answer as it comes, record both.
 
     Raises `KeyboardInterrupt` where it came too early for anything to be recorded.
     """
     pieces: list[str] = []
+    before = recording.tokens_generated
     shown = not recording.session.as_json
     with stoppable() as stop:
         try:
@@ -110,4 +120,12 @@ def take_turn(recording: Recording, text: str, max_tokens: int, sampling: "Sampl
         recording.save_progress()
     if shown:
         emit("\n")
-    return "".join(pieces), stop.asked
+    spent = recording.tokens_generated - before >= max_tokens or not recording.has_room
+    return Turn("".join(pieces), stop.asked, None if stop.asked else "length" if spent else "stop")
+
+
+def say_limit(recording: Recording, turn: Turn, max_tokens: int) -> None:
+    """Say so where an answer stopped although the model may have had more to say."""
+    if turn.finish_reason == "length":
+        limit = f"at --max-tokens {max_tokens}" if recording.has_room else "where the model's positions are used up"
+        remark(recording.session, f"the answer stopped {limit}")

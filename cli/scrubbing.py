@@ -12,8 +12,11 @@ from .output import remark
 
 
 @contextmanager
-def scrubbing(session: Session) -> Iterator[None]:
-    """Scrub for as long as the `with` lasts; what is damaged is said on stderr and, where possible, taken out."""
+def scrubbing(session: Session) -> Iterator[Scrub]:
+    """Scrub for as long as the `with` lasts; what is damaged is said on stderr and, where possible, taken out.
+
+    Gives the scrub, whose `done` says how far it is.
+    """
     store, room = session.store, session.room
     clock = Clock(None) if room is None else room.clock
     if room is None:
@@ -30,6 +33,6 @@ def scrubbing(session: Session) -> Iterator[None]:
     )
     scrub.start()
     try:
-        yield
+        yield scrub
     finally:
         scrub.close()

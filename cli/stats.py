@@ -5,10 +5,13 @@ from typing import Any
 
 import click
 
+from ..cybergraph.chain import read_receipt
+from ..cybergraph.index import signer_of
 from ..cybergraph.keeping.quarantine import quarantined
 from ..cybergraph.keeping.room import read_cap
 from ..cybergraph.survey import Survey
 from .context import Session, pass_session
+from .models import readable_records
 from .output import answer, facts, say
 from .text import count, size
 
@@ -25,7 +28,7 @@ def stats(session: Session) -> None:
     sizes = {cid: store.size_bytes(cid) or 0 for cid in store.cids()}
     leaves = [size_bytes for cid, size_bytes in sizes.items() if cid.codec == "raw"]
     divergences = index.divergences()
-    domains = Counter(entry.domain for entry in index.entries())
+    domains = Counter("signed" if signer_of(entry.domain) else entry.domain for entry in index.entries())
     data: dict[str, Any] = {
         "bytes": sum(sizes.values()),
         "leaf_bytes": sum(leaves),
@@ -35,8 +38,9 @@ def stats(session: Session) -> None:
         "segments": len(survey.segments),
         "roots": len(survey.conversations),
         "conversations": len(index.heads()),
-        "published": len(index.published()),
+        "published": sum(read_receipt(store, cid) is None for cid in index.published()),
         "models": len({model for _, model in survey.blocks.values()}),
+        "registered_models": len(readable_records(session)),
         "unreadable": len(survey.unreadable),
         "domains": domains,
         "divergences": [each._asdict() for each in divergences],
@@ -51,20 +55,21 @@ def stats(session: Session) -> None:
         facts(
             [
                 ("home", session.home),
-                ("conversations", f"{data['conversations']:,} names, {data['roots']:,} roots"),
+                ("models", f"{data['registered_models']:,} registered; their weights are not counted here"),
+                ("conversations", f"{count(data['conversations'], 'name')}, {count(data['roots'], 'root')}"),
                 ("blocks", f"{data['blocks']:,} of {count(data['models'], 'model')}"),
                 ("leaves", f"{data['leaves']:,}, {size(sum(leaves))}"),
                 ("nodes", f"{data['nodes']:,}, {size(sum(sizes.values()) - sum(leaves))}"),
-                ("published", f"{data['published']:,} roots"),
+                ("published", count(data["published"], "root")),
                 ("pins", data["pins"] or None),
                 ("used", f"{size(data['used_bytes'])}{cap}"),
                 ("quarantined objects", len(data["quarantined"]) or None),
                 ("unreadable nodes", data["unreadable"] or None),
             ]
         )
-        facts([(f"domain {name}", f"{blocks:,} blocks") for name, blocks in domains.items()])
+        facts([(f"domain {name}", count(blocks, "block")) for name, blocks in domains.items()])
         for each in divergences:
-            say(f"divergence in domain {each.domain}: equal inputs gave {len(each.blocks)} blocks", fg="red")
+            say(f"divergence in domain {each.domain}: equal inputs gave {count(len(each.blocks), 'block')}", fg="red")
             for cid in each.blocks:
                 say(f"  {cid}")
 

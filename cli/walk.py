@@ -6,7 +6,7 @@ import click
 
 from ..cybergraph.chain import Step, load_root
 from ..cybergraph.chain import walk as walk_chain
-from ..cybergraph.refs import resolve
+from ..cybergraph.refs import resolve_root
 from .context import Session, pass_session
 from .models import find_codec
 from .options import REF
@@ -29,7 +29,7 @@ def walk(session: Session, ref: str, form: str | None) -> None:  # noqa: ARG001
     The blocks come in the order of their next_block links, and each is checked against its place. With
     `--json` (or `--json lines`) there is one object a block. Text is shown where the model is registered.
     """
-    root = load_root(session.store, resolve(ref, session.index, session.store))
+    root = load_root(session.store, resolve_root(ref, session.index, session.store))
     codec = find_codec(session, root.model)
     stream = codec.stream(special=True) if codec else None
     for step in walk_chain(session.store, root):

@@ -1,6 +1,9 @@
 """`why`: for each block of a text, whether it would be reused, and why not."""
 
+import re
 import time
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,10 +14,13 @@ from .models import choose_model, need_codec
 from .options import BYTES_S_PER_MBIT, POSITIVE, TEXT
 from .output import answer, remark, say
 from .prompts import first_turn, is_file, read_text
+from .rates import read_rate
 from .text import count, duration, preview, size
 
 if TYPE_CHECKING:
     from ..runtime.models.tokenizer import TextCodec
+
+_SUFFIX = re.compile(r"\w\.[a-z]\w{0,4}\Z", re.IGNORECASE)
 
 
 @click.command()
@@ -22,7 +28,7 @@ if TYPE_CHECKING:
 @click.option("--model", metavar="REF", help="The model it would run on; needed where several are registered.")
 @click.option("--system", type=TEXT, metavar="TEXT", help="System message, as `run --system` takes it.")
 @click.option("--link", type=POSITIVE, metavar="MBIT", help="Weigh as if blocks came over a link of this speed.")
-@click.option("--prefill-tok-s", type=POSITIVE, metavar="N", help="Speed of your prefill, to weigh loading against it.")
+@click.option("--prefill-tok-s", type=POSITIVE, metavar="N", help="Weigh as if a prefill ran at this speed.")
 @pass_session
 def why(
     session: Session,
@@ -36,11 +42,15 @@ def why(
     """Say for each block of a text whether it is reused, and why not.
 
     A PROMPT is taken as `run` takes it, through the chat template; the name of a FILE, or `-`, as `prefill`
-    does. A miss names its reason: what is absent or damaged, or the field in which the model that recorded
-    this text differs. With --prefill-tok-s, blocks that load more slowly than they compute are RECOMPUTE; how fast
-    they load is measured here, unless --link says it. (`run` itself uses whatever is here.)
+    does. Blocks side by side with one verdict share a line; with --json each has its own entry. A miss names its
+    reason: what is absent or damaged, or the field in which the model that recorded this text differs.
+
+    Blocks that load more slowly than they compute are RECOMPUTE. How fast they load is measured here, unless
+    --link says it; how fast they compute is known from the last long prefill of this model, unless --prefill-tok-s
+    says it. `run` loads the first few MiB in any case, to see how fast that goes, and computes where it gains by half.
     """
     record = choose_model(session, model, None)
+    prefill_tok_s = prefill_tok_s or read_rate(session.home, record.cid)
     codec = need_codec(session.registry.text(record), record.name)
     tokens = _tokens(session, codec, text, system)
     start_s = time.perf_counter()
@@ -66,9 +76,9 @@ def why(
     }
 
     def show() -> None:
-        for each in verdicts:
-            color = "green" if each.verdict is Verdict.HIT else "yellow"
-            say(f"{each.index:>6} {each.position_start:>8}  {each.verdict:<9} {_costs(each)}", fg=color)
+        for run in _runs(verdicts):
+            color = "green" if run[0].verdict is Verdict.HIT else "yellow"
+            say(f"{_range(run):>13} {run[0].position_start:>8}  {run[0].verdict:<9} {_costs(run)}", fg=color)
         say(f"{data['hits']} of {count(len(verdicts), 'block')} hit, tail of {count(tail_tokens, 'token')}")
         if missed:
             say(f"block {missed.index}: {missed.reason}")
@@ -78,23 +88,45 @@ def why(
     answer(session, data, show)
 
 
-def _costs(each: BlockVerdict) -> str:
-    """Say both ways with what they take, as far as it is known."""
-    load = f"load {size(each.load_bytes)}" if each.load_bytes else ""
-    if each.load_s is not None:
-        load += f" {duration(each.load_s)}"
-    compute = f"compute {duration(each.compute_s)}" if each.compute_s is not None else ""
-    if each.compute_tokens and each.compute_s is None:
-        compute = f"compute {count(each.compute_tokens, 'token')}"
+def _runs(verdicts: Sequence[BlockVerdict]) -> Iterator[list[BlockVerdict]]:
+    """Put blocks side by side together that have the same verdict for the same reason."""
+    for _, run in groupby(verdicts, key=lambda each: (each.verdict, each.difference, bool(each.load_bytes))):
+        yield list(run)
+
+
+def _range(run: Sequence[BlockVerdict]) -> str:
+    return str(run[0].index) if len(run) == 1 else f"{run[0].index}-{run[-1].index}"
+
+
+def _costs(run: Sequence[BlockVerdict]) -> str:
+    """Say both ways with what they take for a run of blocks, as far as it is known."""
+    load_bytes, compute_tokens = sum(each.load_bytes for each in run), sum(each.compute_tokens for each in run)
+    load_s = [each.load_s for each in run if each.load_s is not None]
+    compute_s = [each.compute_s for each in run if each.compute_s is not None]
+    load = f"load {size(load_bytes)}" if load_bytes else ""
+    if load_s:
+        load += f" {duration(sum(load_s))}"
+    compute = f"compute {count(compute_tokens, 'token')}" if compute_tokens else ""
+    if compute_s:
+        compute = f"compute {duration(sum(compute_s))}"
     return f"{load:>24}  {compute}".rstrip()
 
 
 def _tokens(session: Session, codec: "TextCodec", text: str, system: str | None) -> list[int]:
     if text == "-" or is_file(text):
         return codec.encode(read_text(text))
-    if len(text.split()) == 1:  # a prompt of one word is rare, a mistyped path is not
+    if _reads_as_path(text):
         remark(session, f"no file {preview(text, 80)}: taken as a prompt")
     return codec.encode(codec.render(first_turn(text, system)), special=False)
+
+
+def _reads_as_path(text: str) -> bool:
+    """Say whether somebody may have meant a file: a prompt of one word is rare, a mistyped path is not.
+
+    >>> [_reads_as_path(text) for text in ("stroy.txt", "my notes.txt", "~/old texts/a", "Is it a/b or c?", "Tell me.")]
+    [True, True, True, False, False]
+    """
+    return len(text.split()) == 1 or re.match(r"~?\.{0,2}/", text) is not None or _SUFFIX.search(text) is not None
 
 
 def _describe(each: BlockVerdict) -> dict[str, Any]:

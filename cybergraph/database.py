@@ -17,6 +17,7 @@ import lmdb
 
 from .errors import Corrupt, CyberKVError, NotFound, TierFull
 from .private import PRIVATE_FILE, make_private_folder
+from .probe import reads_whole
 
 Transaction: TypeAlias = Any
 """`lmdb.Transaction`; the binding has no types in the oldest version this project runs with."""
@@ -29,6 +30,10 @@ MAP_BYTES = 1 << 40
 LEAST_MAP_BYTES = 1 << 24
 PAGE_ENTRIES = 1024
 """Entries read per transaction when a table is listed: no reader may live as long as its caller's loop."""
+
+_FILLER = b"\xff filler "
+"""Begins the keys, outside all tables, of rows that are there only to be written."""
+_PAGE_HEADER_BYTES = 16
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _LOW_BYTES = 1 << 24
@@ -124,10 +129,7 @@ class Database:
         self._env = self._open_environment(map_bytes, max_tables=len(self._kinds))
         try:
             self._env.reader_check()  # readers that were killed would keep old pages alive
-            info = self._env.info()
-            size_bytes = (self.path / "data.mdb").stat().st_size
-            if size_bytes < (info["last_pgno"] + 1) * self._env.stat()["psize"]:
-                raise Corrupt(f"{self.path / 'data.mdb'} is cut short at {size_bytes} bytes", path=str(self.path))
+            self._check_size()
             self._tables = self._open_tables(self._kinds)
         except lmdb.Error as error:
             self._env.close()
@@ -155,6 +157,27 @@ class Database:
                 _require_data(path)
             cls._open[path] = opened = cls(path, tables=tables, read_only=read_only)
             return opened
+
+    def _check_size(self) -> None:
+        """Refuse a file that lacks pages in use: to read one would end the process.
+
+        LMDB never writes pages at its end that were free again before they had held anything, so a file may be shorter
+        than it says. Whether it only lacks those is found out in another process, and then made good for.
+        """
+        data = self.path / "data.mdb"
+        promised_bytes = (self._env.info()["last_pgno"] + 1) * self._env.stat()["psize"]
+        size_bytes = data.stat().st_size
+        if size_bytes >= promised_bytes:
+            return
+        if not reads_whole(self.path):
+            raise Corrupt(
+                f"{data} is cut short at {size_bytes} bytes",
+                hint="move it away: `cyberkv index rebuild` makes a new index, a store is fetched again",
+                path=str(self.path),
+            )
+        if not self.read_only:
+            with data.open("r+b") as file:
+                os.posix_fallocate(file.fileno(), 0, promised_bytes)  # never shortens what another has made longer
 
     def _open_environment(self, map_bytes: int, max_tables: int) -> Any:
         while True:
@@ -264,6 +287,50 @@ class Database:
                     self._resize(0)
                 except lmdb.Error as error:
                     raise disk_error(self.path, error) from error
+
+    def overwrite_free(self) -> None:
+        """Leave nothing in the file of what was deleted, neither in pages that are free nor between rows.
+
+        Writes all tables anew, from memory that never held anything else, and zeros over what is free then. Pages that
+        a reader of another process looks at meanwhile keep what they hold. Takes the memory of the largest table, and
+        as long as to write the file. Rows that a kill leaves behind are in no table, and go the next time. Raises as
+        `write`.
+        """
+        self.check_process()
+        with self._writer:
+            self._failed = True
+            self._reconnect()  # LMDB writes what its memory holds, used or not
+            self.write(self._write_anew)
+        page_bytes = self._env.stat()["psize"]
+        rows = [_FILLER + number.to_bytes(4, "big") for number in range(self._free_pages())]
+        filler = bytes(page_bytes - _PAGE_HEADER_BYTES)
+        self.write(lambda txn: txn.put(_FILLER, b""))  # what the last transaction freed can be had after one more
+        for start in range(0, len(rows), PAGE_ENTRIES):
+            some = rows[start : start + PAGE_ENTRIES]
+            self.write(lambda txn, some=some: [txn.put(row, filler) for row in some])  # type: ignore[misc]
+        self.write(self._drop_fillers)
+
+    def _write_anew(self, txn: Transaction) -> None:
+        for table in self._tables.values():
+            with txn.cursor(table) as cursor:
+                rows = list(cursor)
+            txn.drop(table, delete=False)
+            for key, row in rows:
+                txn.put(key, row, db=table)
+
+    def _free_pages(self) -> int:
+        with self.read() as txn:
+            stats = [self._env.stat(), *(txn.stat(table) for table in self._tables.values())]
+        used: int = sum(each[kind] for each in stats for kind in ("branch_pages", "leaf_pages", "overflow_pages"))
+        last: int = self._env.info()["last_pgno"]
+        return max(0, last + 1 - used)
+
+    @staticmethod
+    def _drop_fillers(txn: Transaction) -> None:
+        with txn.cursor() as cursor:
+            found = cursor.set_range(_FILLER)
+            while found and cursor.key().startswith(_FILLER):
+                found = cursor.delete()
 
     def _resize(self, map_bytes: int) -> None:
         """Give the map another size (0: what another process made it) while no transaction looks at it."""

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from blake3 import blake3
 
-from .cid import Buffer
+from .cid import Buffer, Cid
 from .errors import IdentityMismatch
 from .nodes import Model, Record
 
@@ -49,14 +49,16 @@ def diff(a: Record, b: Record) -> list[Difference]:
     return found
 
 
-def require_same(expected: Model, got: Model) -> None:
-    """Check that two identities agree. Raises `IdentityMismatch` naming the first axis with both values."""
+def require_same(expected: Model, got: Model, of: Cid | None = None) -> None:
+    """Check that two identities agree; `of` is the conversation that was made with the second.
+
+    Raises `IdentityMismatch` naming it and the first axis with both values.
+    """
     if differences := diff(expected, got):
         first = differences[0]
         raise IdentityMismatch(
-            f"models differ in {first.field!r}: expected {first.a!r:.80}, got {first.b!r:.80}",
+            f"{'' if of is None else f'{of} is of another model: '}models differ in {first.field!r}: "
+            f"expected {first.a!r:.80}, got {first.b!r:.80}",
             hint="KV of another model cannot be reused; record it again with this model",
-            field=first.field,
-            expected=first.a,
-            got=first.b,
-        )
+            field=first.field, expected=first.a, got=first.b, **({} if of is None else {"cid": str(of)}),
+        )  # fmt: skip

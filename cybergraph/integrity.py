@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from .chain import load_root, walk
 from .cid import Cid
 from .errors import BlockNotFound, Corrupt, CyberKVError
-from .index import Index
+from .index import Index, disagreement
 from .nodes import Conversation, Model, links
 from .prefix import PrefixKey, prefix_key
 from .store.base import Store
@@ -34,6 +34,10 @@ class Integrity:
     """Block -> the first thing that is wrong with it."""
     absent: list[Cid] = field(default_factory=list)
     """Blocks that are not here, such as leaves that were evicted. What lies below one of them is not known."""
+
+    disputed: dict[Cid, list[str]] = field(default_factory=dict)
+    """Blocks for whose tokens trusted signers name different ones, with the keys of these in hex. Such blocks are not
+    used; that says nothing against their integrity."""
 
     def fail(self, cid: Cid, reason: str) -> None:
         """Note that a block did not pass."""
@@ -103,10 +107,13 @@ def _check_places(store: Store, index: Index, root: Conversation, shape: Shape |
             _check_sizes(store, shape.leaves_of(step.cid, step.block))
         key = prefix_key(root.model, key, step.block.tokens)
         found.bound += 1
-        if any((each.block, each.prev) == (step.cid, step.block.prev) for each in index.lookup(key)):
+        answers = index.lookup(key)
+        if step.cid in (rivals := disagreement(answers, step.block.prev, index.trusted)):
+            found.disputed[step.cid] = sorted({signer.hex() for signer in rivals.values()})
+        if any((each.block, each.prev) == (step.cid, step.block.prev) for each in answers):
             found.indexed += 1
         elif index.domain_of(step.cid) is not None:
-            found.fail(step.cid, f"the index does not find it under {key.hex()}, which its tokens give")
+            found.fail(step.cid, "the index does not find it by its tokens")
     if shape is not None:
         _check_sizes(store, shape.tail_leaves)
 

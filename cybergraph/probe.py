@@ -4,6 +4,7 @@ LMDB trusts its pages. One whose bytes were changed on the disk can make it end 
 a read outside its map, which nothing inside the process can catch. Whoever calls `probe` first learns it as an error.
 """
 
+import os
 import resource
 import subprocess
 import sys
@@ -19,14 +20,23 @@ def probe(folder: Path) -> None:
 
     Raises `Corrupt` where that ends a process; what LMDB reports as an error is left to whoever opens the database.
     """
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", __name__, folder], check=False, capture_output=True, stdin=subprocess.DEVNULL
-    )
-    if done.returncode < 0:
+    code = _exit_code(folder)
+    if code < 0:
         raise Corrupt(
-            f"the database in {folder} is damaged: reading it ends the process with signal {-done.returncode}",
+            f"the database in {folder} is damaged: reading it ends the process with signal {-code}",
             hint="move it away: `cyberkv index rebuild` makes a new index, a store is fetched again", path=str(folder),
         )  # fmt: skip
+
+
+def reads_whole(folder: Path) -> bool:
+    """Say whether everything in the database in `folder` can be read."""
+    return _exit_code(folder) == 0
+
+
+def _exit_code(folder: Path) -> int:
+    return subprocess.run(
+        [sys.executable, "-P", "-m", __name__, folder], check=False, capture_output=True, stdin=subprocess.DEVNULL
+    ).returncode
 
 
 def _read_all(folder: str) -> None:
@@ -35,6 +45,11 @@ def _read_all(folder: str) -> None:
         for table in tables:
             for _ in txn.cursor(table):
                 pass
+    with (
+        lmdb.open(folder, max_dbs=16, readonly=True, create=False) as environment,
+        Path(os.devnull).open("wb") as nowhere,
+    ):
+        environment.copyfd(nowhere.fileno(), compact=True)  # goes through the list of free pages, too
 
 
 if __name__ == "__main__":

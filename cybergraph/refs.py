@@ -1,5 +1,6 @@
 """What a person types to name something: a conversation's name, a CID, or the first letters of one."""
 
+from .chain import read_receipt
 from .cid import TEXT_CHARS, Cid
 from .errors import BadReference, NameNotFound
 from .index import Index
@@ -9,6 +10,7 @@ LEAST_PREFIX_CHARS = 8
 """The first seven letters of a CID are the same for all nodes, or for all leaves."""
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"
 _SHOWN = 10
+_LINK = "cyberkv://"
 
 
 def resolve(ref: str, index: Index, store: Store) -> Cid:
@@ -18,6 +20,8 @@ def resolve(ref: str, index: Index, store: Store) -> Cid:
     the roots in the index and the nodes and leaves in the store. Raises `NameNotFound`; `BadReference` listing the
     candidates if several fit; `MalformedCid` for a CID with a wrong letter.
     """
+    if ref.startswith(_LINK):
+        raise BadReference("a share link is for `cyberkv fetch` alone", hint="afterwards, use the name it was given")
     if len(ref) == TEXT_CHARS and ref.startswith("b"):
         return Cid.parse(ref)
     try:
@@ -38,6 +42,13 @@ def resolve(ref: str, index: Index, store: Store) -> Cid:
             hint="give more letters", ref=ref, candidates=texts[:_SHOWN],
         )  # fmt: skip
     return candidates[0]
+
+
+def resolve_root(ref: str, index: Index, store: Store) -> Cid:
+    """Give the conversation that `ref` means: that of a receipt, else what `resolve` gives. Raises as `resolve`."""
+    cid = resolve(ref, index, store)
+    receipt = read_receipt(store, cid)
+    return cid if receipt is None else receipt.root
 
 
 def _candidates(ref: str, index: Index, store: Store) -> list[Cid]:

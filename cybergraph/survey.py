@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from .cid import Cid
 from .errors import BlockNotFound, Corrupt, DigestMismatch, UnsupportedFormat
-from .nodes import Block, Conversation, Node, Segment, decode_node
+from .nodes import Block, Conversation, Node, PinSet, Sealed, Segment, decode_node
 from .prefix import PrefixKey, prefix_key
 from .store.base import Store
 
@@ -22,10 +22,12 @@ class Survey:
     segments: dict[Cid, tuple[Cid, ...]] = field(default_factory=dict)
     """Segment -> its blocks."""
     conversations: dict[Cid, Conversation] = field(default_factory=dict)
+    sealed: set[Cid] = field(default_factory=set)
+    """Sealed roots."""
     incomplete: set[Cid] = field(default_factory=set)
     """Blocks with leaves that are not here."""
     leaves: set[Cid] = field(default_factory=set)
-    """Every leaf that some block or tail links to."""
+    """Every leaf that some block or tail links to, and what pin sets list."""
     unreadable: dict[Cid, Corrupt] = field(default_factory=dict)
     nodes: int = 0
     foreign: int = 0
@@ -63,6 +65,11 @@ class Survey:
             case Conversation():
                 self.conversations[cid] = node
                 self.leaves.update(node.tail.kv or ())
+            case Sealed():
+                self.sealed.add(cid)
+                self.leaves.add(node.manifest)
+            case PinSet():
+                self.leaves.update(each for each in node.links if each.codec == "raw")
 
     def blocks_of(self, conversation: Conversation) -> Iterator[Cid]:
         """List the blocks of a conversation whose segments are here."""

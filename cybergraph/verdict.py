@@ -13,12 +13,13 @@ Choice(load_s=0.00524288, compute_s=0.016)
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import islice
 
 from .chain import load_root, misfit
 from .cid import Cid
-from .errors import Corrupt, CyberKVError, NotFound
+from .errors import BadReference, Corrupt, CyberKVError, NotFound
 from .identity import Difference, diff
-from .index import Index
+from .index import Index, disagreement
 from .nodes import Block, Model
 from .prefix import prefix_keys
 from .store.base import Store
@@ -34,7 +35,8 @@ class Verdict(StrEnum):
     RECOMPUTE = "RECOMPUTE"
     """Absent, damaged, or cheaper to compute than to load."""
     REFUSE = "REFUSE"
-    """Recorded under another model identity; the reason names the first field that differs."""
+    """Recorded under another model identity, and the reason names the first field that differs; or made elsewhere, and
+    nobody vouches for it, or several do and contradict one another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,12 @@ class Choice:
         """The cheaper way. Equal ones are loaded, which leaves the processor free."""
         return Verdict.HIT if self.load_s <= self.compute_s else Verdict.RECOMPUTE
 
+    @property
+    def reason(self) -> str:
+        """Why computing was chosen, with both estimates."""
+        times = f"loading takes {self.load_s / self.compute_s:.3g} times as long as computing"
+        return f"{times}: {self.load_s:.3g} s against {self.compute_s:.3g} s"
+
 
 def choose(load_bytes: int, load_bytes_s: float, *, tokens: int, prefill_tokens_s: float) -> Choice:
     """Weigh loading a payload against computing the tokens it stands for. The rates are positive."""
@@ -103,9 +111,8 @@ def weigh(
     )  # fmt: skip
     if whole.verdict is Verdict.HIT:
         return weighed
-    reason = f"loading takes {whole.load_s / whole.compute_s:.3g} times as long as computing"
     return [
-        replace(each, verdict=Verdict.RECOMPUTE, reason=reason, compute_tokens=block_size)
+        replace(each, verdict=Verdict.RECOMPUTE, reason=whole.reason, compute_tokens=block_size)
         if each.verdict is Verdict.HIT
         else each
         for each in weighed
@@ -158,17 +165,29 @@ def explain(store: Store, index: Index, model: Model, tokens: Sequence[int], hit
         for i, (cid, load_bytes) in enumerate(hits.blocks)
     ]
     missed = range(len(verdicts), len(tokens) // block_size)
-    rivals = list(_rivals(store, index, model, tokens)) if missed and not hits.failure else []
+    foreign = _foreign(index, model, tokens, hits) if missed and not hits.failure else None
+    rivals = list(_rivals(store, index, model, tokens)) if missed and not hits.failure and not foreign else []
     for i in missed:
         cid, reason = None, f"block {missed.start} before it has to be computed"
         if i == missed.start:
-            cid, reason = hits.failure or (None, "no block is recorded for this model and these tokens")
-        verdict, difference = Verdict.RECOMPUTE, None
+            cid, reason = hits.failure or foreign or (None, "no block is recorded for this model and these tokens")
+        verdict, difference = Verdict.REFUSE if foreign and i == missed.start else Verdict.RECOMPUTE, None
         if (rival := next((r for r in rivals if r.tokens >= (i + 1) * block_size), None)) is not None:
             difference, cid = rival.difference, rival.model
             verdict, reason = Verdict.REFUSE, _refusal(rival)
         verdicts.append(BlockVerdict(i, i * block_size, verdict, reason, cid, difference, compute_tokens=block_size))
     return verdicts
+
+
+def _foreign(index: Index, model: Model, tokens: Sequence[int], hits: Hits) -> tuple[Cid | None, str] | None:
+    """Say why the next block is not used although one came from elsewhere; None where none did."""
+    at, prev = len(hits.blocks), hits.blocks[-1][0] if hits.blocks else None
+    key = next(islice(prefix_keys(model.cid(), tokens, model.block_size), at, None))
+    answers = [each for each in index.lookup(key) if each.prev == prev]
+    if rivals := disagreement(answers, prev, index.trusted):
+        signers = ", ".join(sorted({signer.hex() for signer in rivals.values()}))
+        return None, f"trusted signers name {len(rivals)} different blocks, so none of them is used: {signers}"
+    return (answers[0].block, "a block was fetched, and nobody signed it whom this home trusts") if answers else None
 
 
 def _named(error: CyberKVError) -> Cid | None:
@@ -202,7 +221,7 @@ def known_models(store: Store, index: Index) -> list[Model]:
             cid = load_root(store, root).model
             if cid not in found:
                 found[cid] = Model.decode(store.get(cid))
-        except (NotFound, Corrupt):
+        except (NotFound, Corrupt, BadReference):  # the last for a sealed root
             continue
     return list(found.values())
 

@@ -83,4 +83,5 @@ def drop_failed(engine: Engine, position_start: int, error: CyberKVError) -> Mis
     cid = error.data.get("cid")
     if isinstance(error, DigestMismatch) and cid:
         engine.store.drop_damaged([Cid.parse(str(cid))])
-    return Miss(position_start, error.message, str(cid) if cid else None)
+    way_back = "; if it was fetched, `cyberkv fetch` brings it back" if isinstance(error, NotFound) else ""
+    return Miss(position_start, error.message + way_back, str(cid) if cid else None)

@@ -13,6 +13,7 @@ from .hot import HotMemory
 from .models.config import DecoderConfig
 from .models.decoder import Decoder
 from .models.registry import LoadedModel
+from .pace import Pace
 from .pool import DTYPES, Pool
 from .rope import Rotary
 from .sequence import Sequence
@@ -30,6 +31,8 @@ class Engine:
     index: Index
     pool: Pool
     domain: Domain
+    pace: Pace = field(default_factory=Pace)
+    """Speeds that decide whether known blocks are loaded or computed."""
     geometry: Geometry = field(init=False)
     memory: HotMemory = field(init=False)
 

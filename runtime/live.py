@@ -74,6 +74,7 @@ class Live:
     def append(self, tokens: Tokens[int], progress: Progress | None = None) -> None:
         """Take tokens as given: reuse what the index knows, compute the rest in canonical chunks, seal full blocks.
 
+        Known blocks that would load much more slowly than they compute are computed, too (`pace`).
         A tail is computed again with what follows it. Stopped half-way (KeyboardInterrupt), the conversation holds the
         whole chunks that were done. Raises `UnsafeNumerics`, `OutOfRange`, `TierFull`.
         """
@@ -92,10 +93,11 @@ class Live:
             )
         carried = len(self.tail)
         self._cut_to(len(self.blocks))
-        self.adopt(self._known(pending), pending)
+        self._reuse(self._known(pending), pending)
         reused = self.boundary - start
         self.counts.tokens_reused += max(0, reused - carried)
         sealer, known, first = Sealer(engine.store, self._index), len(self.blocks), self.boundary
+        started_s = engine.pace.clock_s()
         try:
             self._prefill_chunks(pending[reused:], sealer, progress)
         finally:
@@ -105,6 +107,7 @@ class Live:
                 self._drop_unstored(known + sealer.stored_blocks)
                 # The old tail's tokens were counted when they came.
                 self.counts.tokens_computed += max(0, len(self.tokens) - first - max(0, carried - reused))
+        engine.pace.note_prefill(len(self.tokens) - first, engine.pace.clock_s() - started_s)
 
     def _prefill_chunks(self, tokens: Tokens[int], sealer: Sealer, progress: Progress | None) -> None:
         """Compute tokens from the boundary on, chunk by chunk."""
@@ -135,6 +138,23 @@ class Live:
             keys.append(parent)
         last = self.blocks[-1] if self.blocks else None
         return engine.index.lookup_chain(keys, engine.domain.name, after=last)
+
+    def _reuse(self, known: Tokens[Cid], pending: Tokens[int]) -> None:
+        """Load the known blocks of the next tokens, unless the first of them show that the rest is computed faster."""
+        pace, geometry, before = self.engine.pace, self.engine.geometry, len(self.blocks)
+        first, started_s = pace.first_blocks(len(known), geometry.block_bytes), pace.clock_s()
+        self.adopt(known[:first], pending)
+        rest = len(known) - first
+        if not rest or len(self.blocks) < before + first:
+            return
+        choice = pace.cheaper_to_compute(
+            rest * geometry.block_bytes, tokens=rest * geometry.block_size,
+            loaded_bytes=first * geometry.block_bytes, loaded_s=pace.clock_s() - started_s,
+        )  # fmt: skip
+        if choice:
+            self.counts.misses.append(Miss(self.boundary, choice.reason, str(known[first])))
+        else:
+            self.adopt(known[first:], pending[first * geometry.block_size :])
 
     def adopt(self, blocks: Tokens[Cid], tokens: Tokens[int]) -> None:
         """Load leading blocks that verify and bind to `tokens`; the first failure is kept as a miss."""

@@ -94,7 +94,7 @@ def _check_leaves(store: Store, linked: set[Cid], counts: Counts) -> Iterator[Fi
 
 
 def _orphans(survey: Survey, index: Index) -> Iterator[Finding]:
-    for cid in survey.conversations.keys() - set(index.roots()):
+    for cid in (survey.conversations.keys() | survey.sealed) - set(index.roots()):
         yield Finding(cid, "conversation", "no name, publication or pin holds it")
     for cid in survey.segments.keys() - {each for root in survey.conversations.values() for each in root.segments}:
         yield Finding(cid, "segment", "no conversation links to it")
@@ -119,6 +119,9 @@ def _check_conversations(
     whole: list[Cid] = []
     measured: set[Cid] = set()
     for root in index.roots():
+        if root in survey.sealed:
+            whole.append(root)
+            continue
         if root not in survey.conversations:
             if root not in reported and not store.has(root):
                 yield Finding(root, "conversation", "is in use and not here")
@@ -182,6 +185,5 @@ def _check_entries(store: Store, index: Index, survey: Survey, counts: Counts) -
             yield Finding(entry.block, "index", "has another model or previous block than the block itself")
         elif (prefix := survey.prefix_key_of(store, entry.block)) is None:
             counts.detached_entries += 1
-        elif prefix != entry.prefix:
-            reason = f"is filed under {entry.prefix.hex()}, its tokens give {prefix.hex()}"
-            yield Finding(entry.block, "index", reason)
+        elif index.filed_as(prefix) != entry.key:
+            yield Finding(entry.block, "index", "is filed under another prefix key than its tokens give")

@@ -7,11 +7,24 @@ from ..cid import Cid
 from ..dagcbor import parse
 from ..errors import BlockNotFound, Corrupt, DigestMismatch, MalformedNode, UnsupportedFormat
 from ..index import Index
-from ..nodes import Block, Conversation, ModelCard, Segment, decode_node, links
+from ..nodes import (
+    Block,
+    Conversation,
+    Grant,
+    ModelCard,
+    PinSet,
+    Receipt,
+    Ring,
+    Sealed,
+    Segment,
+    decode_node,
+    links,
+)
 from ..store.base import Store
 from ..survey import NODE_PREFIX
 
-_PARTS: Final = (Block.TYPE, Segment.TYPE, Conversation.TYPE)
+_PARTS: Final = frozenset(kind.TYPE for kind in (Block, Segment, Conversation, Receipt, Sealed, Grant, PinSet, Ring))
+_LOST: Final[dict[Any, Any]] = {"type": None}
 
 
 def kept(store: Store, roots: Iterable[Cid]) -> set[Cid]:
@@ -31,7 +44,17 @@ def kept(store: Store, roots: Iterable[Cid]) -> set[Cid]:
             ahead += _below(store, cid)
         except (BlockNotFound, Corrupt):
             continue  # nobody has asked for these, so they need not be whole
-    return reached
+    return reached | _receipts(store, reached)
+
+
+def _receipts(store: Store, reached: set[Cid]) -> set[Cid]:
+    """List the receipts of what stays: they go with what they sign, and keep nothing by themselves."""
+    found: set[Cid] = set()
+    for cid in store.cids(NODE_PREFIX):
+        if cid not in reached and (item := _item(store, cid)).get("type") == Receipt.TYPE:
+            root = item.get("root")
+            found.update([cid] if isinstance(root, Cid) and root in reached else [])
+    return found
 
 
 def reach(store: Store, roots: Iterable[Cid]) -> set[Cid]:
@@ -83,10 +106,16 @@ def _below(store: Store, cid: Cid) -> list[Cid]:
 
 def _is_part(store: Store, cid: Cid) -> bool:
     """Say whether a node is of a kind that only conversations need. A damaged one that nobody needs may go, too."""
+    item = _item(store, cid)
+    return item is _LOST or (item.get("type") in _PARTS and item.get("version") == 1)
+
+
+def _item(store: Store, cid: Cid) -> dict[Any, Any]:
+    """Read a node as a map; `_LOST` where it is absent or damaged, an empty one for anything else."""
     try:
         item: Any = parse(store.get(cid))
     except (BlockNotFound, DigestMismatch):
-        return True
+        return _LOST
     except Corrupt:
-        return False
-    return isinstance(item, dict) and item.get("type") in _PARTS and item.get("version") == 1
+        return {}
+    return item if isinstance(item, dict) else {}

@@ -1,6 +1,6 @@
 """Put right what a check has found: damaged blocks go aside, sound ones come from where they once came from."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
@@ -8,7 +8,7 @@ from .. import chain
 from ..cid import Cid
 from ..errors import Corrupt, CyberKVError
 from ..index import Index
-from ..peers import is_file, open_peer
+from ..peers import Peer, is_file, open_peer
 from ..store.base import Finding
 from ..store.disk import DiskStore
 from ..transfer import fetch
@@ -29,11 +29,18 @@ class Repaired:
     """Blocks in the index that was made anew."""
 
 
-def repair(store: DiskStore, index: Index, findings: Iterable[Finding], sources: Sequence[str] = ()) -> Repaired:
+def repair(
+    store: DiskStore,
+    index: Index,
+    findings: Iterable[Finding],
+    sources: Sequence[str] = (),
+    open_source: Callable[[str], Peer] = open_peer,
+) -> Repaired:
     """Drop what is damaged, fetch what conversations in use lack for it, and make the index anew.
 
     Asked are the peers that a conversation was fetched from, then `sources`: CAR files for any conversation, others
-    only for those that came from elsewhere or were published, for to ask for a block is to name it.
+    only for those that came from elsewhere or were published, for to ask for a block is to name it. `open_source` knows
+    what opens those that ask for a credential.
     """
     found = list(findings)
     done = Repaired()
@@ -45,12 +52,12 @@ def repair(store: DiskStore, index: Index, findings: Iterable[Finding], sources:
     known = index.sources()
     public = set(index.published())
     for root in index.roots():
-        if lost.isdisjoint(_lacking(store, root)):
-            continue
+        if lost.isdisjoint(_lacking(store, root)) or chain.read_receipt(store, root) is not None:
+            continue  # what a receipt signs is a root as well
         may_ask = root in known or root in public
         asked = [*known.get(root, ()), *(each for each in sources if may_ask or is_file(each))]
         try:
-            done.refetched[root] = _fetch(store, index, root, asked)
+            done.refetched[root] = _fetch(store, index, root, asked, open_source)
         except CyberKVError as error:
             done.failed[root] = error.message
     done.indexed_blocks = index.rebuild(store).blocks
@@ -64,12 +71,14 @@ def _lacking(store: DiskStore, root: Cid) -> list[Cid]:
         return []  # no conversation, or one whose nodes do not belong together: nothing that fetching would help
 
 
-def _fetch(store: DiskStore, index: Index, root: Cid, sources: Sequence[str]) -> int:
+def _fetch(
+    store: DiskStore, index: Index, root: Cid, sources: Sequence[str], open_source: Callable[[str], Peer]
+) -> int:
     with ExitStack() as stack:
         peers = []
         for source in dict.fromkeys(sources):
             try:
-                peers.append(stack.enter_context(open_peer(source)))
+                peers.append(stack.enter_context(open_source(source)))
             except CyberKVError:
                 if source == sources[-1] and not peers:
                     raise

@@ -19,6 +19,7 @@ from ..private import open_regular, write_private
 from ..store.disk import DiskStore
 from . import clock
 from .clock import Clock
+from .gc import Garbage
 from .reach import fetched, kept, reach
 from .victims import choose, is_wanted, place_of, slot_bytes_of, turn
 
@@ -52,6 +53,9 @@ def write_cap(folder: Path, cap_bytes: int | None) -> None:
             (folder / FILE_NAME).unlink(missing_ok=True)
         else:
             write_private(folder / FILE_NAME, [f"{cap_bytes}\n".encode()], sync=True)
+
+
+_SOLE: Final = "what is left is needed by conversations recorded here, and may be the only copy"
 
 
 class Room:
@@ -108,8 +112,7 @@ class Room:
                 reason = f"what is needed cannot be told, because {error.message}"
                 raise _full(cap_bytes, used_bytes, needed_bytes, reason) from error
             if not victims:
-                reason = "what is left is needed by conversations recorded here, and may be the only copy"
-                raise _full(cap_bytes, used_bytes, needed_bytes, reason)
+                raise _full(cap_bytes, used_bytes, needed_bytes, _SOLE)
             self._store.delete_many(victims)
             self.evicted_leaves += len(victims)
 
@@ -155,6 +158,29 @@ class Room:
         for cid, place in self._store.leaves():
             if cid not in needed:
                 yield turn(place, tick=self.clock.tick(place), is_wanted=cid in wanted), cid
+
+
+def to_evict(
+    store: DiskStore, index: Index, has: Callable[[str, Cid], bool], cap_bytes: int, garbage: Garbage
+) -> list[Cid]:
+    """List the leaves that `Room.fit` would evict after `garbage` went, and change nothing; `has` as for `Room`.
+
+    Nodes that go count as long as they are, though the pages that hold them may be more. Raises as `Room.fit`.
+    """
+    used_bytes = store.used_bytes() - garbage.bytes
+    excess_bytes = used_bytes - cap_bytes
+    if excess_bytes <= 0:
+        return []
+    shown = {root for root, named in fetched(index).items() if any(has(each, root) for each in named)}
+    spared = kept(store, set(index.roots()) - shown).union(garbage.leaves)
+    ticks = Clock(store.path / clock.FILE_NAME)
+    turns = {
+        turn(place, tick=ticks.tick(place), is_wanted=True): cid for cid, place in store.leaves() if cid not in spared
+    }
+    chosen = list(choose(sorted(turns), excess_bytes))
+    if sum(map(slot_bytes_of, chosen)) < excess_bytes:
+        raise _full(cap_bytes, used_bytes, 0, _SOLE)
+    return [turns[each] for each in chosen]
 
 
 def _full(cap_bytes: int, used_bytes: int, needed_bytes: int, reason: str) -> TierFull:

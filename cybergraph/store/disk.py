@@ -3,8 +3,7 @@
 The order of a write is its safety: the slots are written and synced, then the catalogue entries are
 committed, then the call returns. A kill at any point leaves slots that nothing names, and they are simply
 used again. A delete is committed before its slots may be written. The catalogue's write transaction is the
-lock between writers; readers take no lock and check the hash of everything they read. A slot that was reused under a
-reader shows as a mismatch, and the leaf is looked up again for as long as anything was committed meanwhile.
+lock between writers; readers take no lock and check the hash of everything they read (`lookup`, `reading`).
 
     store/FORMAT               "cyberkv store 2"
     store/catalog/             LMDB
@@ -20,15 +19,16 @@ from pathlib import Path
 from threading import Lock
 from typing import Final, TypeVar
 
-from ..cid import HASHES, Buffer, Cid
+from ..cid import Buffer, Cid
 from ..database import Database, Transaction, disk_errors
 from ..errors import Corrupt, DigestMismatch, Refused
-from .base import Finding, Store, check_size, damaged, not_found
+from .base import Finding, Store, check_size, not_found
 from .batches import batches, most_bytes
 from .catalog import READ_TABLES, TABLES, Catalog, Place, places
 from .format import CATALOG_NAME, FORMAT, open_folder, write_format
 from .layout import check_layout
 from .lock import WriterLock
+from .lookup import BlockReader, is_sound
 from .reading import LeafReader, Wanted
 from .slab import SlabFiles, slot_kib, takes_direct
 from .slots import STAMP_BYTES, Slots
@@ -95,6 +95,7 @@ class DiskStore(Store):
         self._catalog = Catalog(self._database)
         self._slabs = SlabFiles(path, read_only=read_only, direct=takes_direct(path / CATALOG_NAME / "data.mdb"))
         self._slots = Slots(self._catalog, self._slabs.size_bytes)
+        self._blocks = BlockReader(path, self._database, self._catalog, self._slabs)
         self._reader = LeafReader(self._slabs)
         self._writer = LeafWriter(self._slabs, on_step)
         self._closed = False
@@ -193,48 +194,15 @@ class DiskStore(Store):
 
     def get(self, cid: Cid) -> bytes:
         """See `Store`."""
-        before = None
-        while True:
-            version, place, data = self._read(cid)
-            if data is None:
-                raise not_found(cid)
-            if _is_sound(cid, data):
-                self._damaged.discard(cid)  # its file came back
-                if place is not None:
-                    self.on_touch([place])
-                return data
-            if version == before:  # nothing was committed between two looks, so the slot was this leaf's
-                break
-            before = version
-        self._damaged.add(cid)
-        raise self._damage(cid, len(data))
-
-    def _read(self, cid: Cid) -> tuple[int, Place | None, bytes | None]:
-        """Look a block up and read it: the version of the catalogue, the place of a leaf, the bytes."""
-        with self._database.read() as txn:
-            version = txn.id()
-            if cid.codec != "raw":
-                return version, None, self._catalog.node(txn, cid)
-            place = self._catalog.place(txn, cid)
-        if place is None:
-            return version, None, None
-        with disk_errors(self.path):
-            return version, place, self._slabs.read_bytes(*place)
-
-    def _damage(self, cid: Cid, got_bytes: int) -> DigestMismatch:
-        """Say what is wrong with a block of which so many bytes could be read."""
-        with self._database.read() as txn:
-            place = self._catalog.place(txn, cid)
-        if place is None:
-            return damaged(cid, "its bytes in the catalogue do not hash to it")
-        name, size_bytes = place.slab.file_name, self._slabs.size_bytes(place.slab)
-        if got_bytes == place.size_bytes:
-            return damaged(cid, f"the bytes in slot {place.slot} of {name} do not hash to it")
-        if size_bytes is None:
-            return damaged(cid, f"{name} is missing", unreadable=True)
-        if size_bytes < place.offset + place.size_bytes:
-            return damaged(cid, f"{name} is cut short at {size_bytes} bytes", unreadable=True)
-        return damaged(cid, f"slot {place.slot} of {name} cannot be read", unreadable=True)
+        try:
+            data, place = self._blocks.read(cid)
+        except DigestMismatch:
+            self._damaged.add(cid)
+            raise
+        self._damaged.discard(cid)  # its file came back
+        if place is not None:
+            self.on_touch([place])
+        return data
 
     def get_into(self, cids: Sequence[Cid], out: Sequence[memoryview]) -> None:
         """See `Store`. Leaves stored one after the other are read in runs of about a megabyte."""
@@ -264,6 +232,10 @@ class DiskStore(Store):
     def leaves(self) -> Iterator[tuple[Cid, Place]]:
         """List every leaf with its place. Changes made meanwhile may or may not show."""
         return places(self._database)
+
+    def overwrite_free(self) -> None:
+        """Leave nothing of deleted nodes in the catalogue, as `Database.overwrite_free`."""
+        self._database.overwrite_free()
 
     def used_bytes(self) -> int:
         """Give the room that blocks take: whole slots of leaves, and the pages that hold nodes."""
@@ -333,10 +305,8 @@ class DiskStore(Store):
         def drop(txn: Transaction) -> dict[Cid, bytes]:
             bad: dict[Cid, bytes] = {}
             for cid in named:
-                place = self._catalog.place(txn, cid)
-                with disk_errors(self.path):
-                    data = self._catalog.node(txn, cid) if place is None else self._slabs.read_bytes(*place)
-                if data is None or _is_sound(cid, data):
+                data, place = self._blocks.stored(txn, cid)
+                if data is None or is_sound(cid, data):
                     continue
                 if place is not None and len(data) < place.size_bytes and not unreadable:
                     left.add(cid)
@@ -371,7 +341,3 @@ class DiskStore(Store):
 
     def _read_only_error(self) -> Refused:
         return Refused(f"store {self.path} is open read-only", hint="open it for writing", path=str(self.path))
-
-
-def _is_sound(cid: Cid, data: bytes) -> bool:
-    return HASHES[cid.hash_name](data) == cid.digest

@@ -14,7 +14,6 @@ from typing import Final
 from ..database import disk_errors
 from ..errors import NotFound, UnsupportedFormat
 from ..private import make_private_folder, open_regular, write_private
-from .slab import sync_folder
 
 FILE_NAME: Final = "FORMAT"
 CATALOG_NAME: Final = "catalog"
@@ -60,4 +59,3 @@ def write_format(path: Path) -> None:
     """Say that the folder is a store of this version, durably. Raises `TierFull`."""
     with disk_errors(path):
         write_private(path / FILE_NAME, [FORMAT.encode()], sync=True)
-        sync_folder(path)

@@ -21,7 +21,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Final, NamedTuple
 
-from ..private import PRIVATE_FILE
+from ..private import PRIVATE_FILE, sync_folder
 from .cached import cached_bytes
 
 KIB: Final = 1024
@@ -209,15 +209,6 @@ def address(view: memoryview) -> int | None:
 def is_aligned(view: memoryview) -> bool:
     """Say whether a buffer can be read or written around the page cache: whole pages, beginning at one."""
     return not view.nbytes % SLOT_UNIT_BYTES and (at := address(view)) is not None and not at % SLOT_UNIT_BYTES
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable."""
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 @contextmanager

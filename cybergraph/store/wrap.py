@@ -1,4 +1,4 @@
-"""Stores around a store: one that counts, one that refuses writes."""
+"""Stores around a store: one that counts, one that refuses writes, one whose writes are drafts."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from ..cid import Buffer, Cid
 from ..errors import Refused
 from .base import Finding, Store
+from .memory import MemoryStore
 
 
 class WrapperStore(Store):
@@ -143,6 +144,54 @@ class ReadOnlyStore(WrapperStore):
     def drop_damaged(self, cids: Iterable[Cid], *, unreadable: bool = False) -> dict[Cid, bytes]:  # noqa: ARG002
         """Raise `Refused`."""
         raise _read_only()
+
+
+class DraftStore(WrapperStore):
+    """Keeps what is written in memory: the store below stays as it is, and its blocks are read as if they were here."""
+
+    def __init__(self, inner: Store) -> None:
+        super().__init__(inner)
+        self.drafts = MemoryStore()
+
+    def put_many(self, blocks: Iterable[tuple[Cid, Buffer]], *, hashed: bool = False) -> int:
+        """See `Store`."""
+        return self.drafts.put_many(((cid, data) for cid, data in blocks if not self.inner.has(cid)), hashed=hashed)
+
+    def get(self, cid: Cid) -> bytes:
+        """See `Store`."""
+        return (self.drafts if self.drafts.has(cid) else self.inner).get(cid)
+
+    def get_into(self, cids: Sequence[Cid], out: Sequence[memoryview]) -> None:
+        """See `Store`."""
+        for source, drafted in ((self.drafts, True), (self.inner, False)):
+            pairs = [pair for pair in zip(cids, out, strict=True) if self.drafts.has(pair[0]) == drafted]
+            source.get_into([cid for cid, _ in pairs], [target for _, target in pairs])
+
+    def has(self, cid: Cid) -> bool:
+        """See `Store`."""
+        return self.drafts.has(cid) or self.inner.has(cid)
+
+    def missing(self, cids: Iterable[Cid]) -> list[Cid]:
+        """See `Store`."""
+        return self.inner.missing(cid for cid in cids if not self.drafts.has(cid))
+
+    def size_bytes(self, cid: Cid) -> int | None:
+        """See `Store`."""
+        drafted = self.drafts.size_bytes(cid)
+        return self.inner.size_bytes(cid) if drafted is None else drafted
+
+    def cids(self, prefix: bytes = b"") -> Iterator[Cid]:
+        """See `Store`."""
+        yield from self.drafts.cids(prefix)
+        yield from self.inner.cids(prefix)
+
+    def delete_many(self, cids: Iterable[Cid]) -> int:
+        """Give drafts up. What the store below holds stays there."""
+        return self.drafts.delete_many(cids)
+
+    def drop_damaged(self, cids: Iterable[Cid], *, unreadable: bool = False) -> dict[Cid, bytes]:
+        """Give damaged drafts up, as `delete_many` does."""
+        return self.drafts.drop_damaged(cids, unreadable=unreadable)
 
 
 def _read_only() -> Refused:

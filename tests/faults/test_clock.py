@@ -69,7 +69,7 @@ def test_a_damaged_record_of_use_costs_the_order_alone(tmp_path: Path, clock: by
 
 def test_the_newest_root_is_the_one_that_was_set_last(tmp_path: Path) -> None:
     first, second = MODEL.cid(), OLD[0][0]
-    with Index(tmp_path) as index:
+    with Index(tmp_path / "index") as index:
         index.set_head("talk", first, "2030-01-01T00:00:00Z")
         index.set_head("talk", second, "1970-01-01T00:00:00Z")  # the clock went back in between
         assert index.head("talk").root == second
