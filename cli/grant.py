@@ -125,6 +125,7 @@ def list_grants(session: Session, ref: str | None) -> None:
     rows: list[dict[str, Any]] = [
         {
             "name": state.name, "epoch": state.epoch, "started": state.started, "sealed": state.sealed,
+            "published": _is_published(session, state),
             "readers": [{"label": each.label, "fingerprint": each.identity().fingerprint} for each in state.readers],
         }
         for state in states
@@ -132,12 +133,23 @@ def list_grants(session: Session, ref: str | None) -> None:
 
     def show() -> None:
         for row in rows:
-            say(f"{row['name']}  epoch {row['epoch']} since {row['started']}  {row['sealed'] or 'not published'}")
+            old = f", an epoch before is {row['sealed']}" if row["sealed"] else ""
+            address = row["sealed"] if row["published"] else f"not published yet{old}"
+            say(f"{row['name']}  epoch {row['epoch']} since {row['started']}  {address}")
             table(["reader", "fingerprint"], [(each["label"], each["fingerprint"]) for each in row["readers"]])
         if not rows:
             say("nothing was published for some")
 
     answer(session, {"grants": rows}, show)
+
+
+def _is_published(session: Session, state: "Lineage") -> bool:
+    """Say whether the newest epoch was published; what was published last may be of one before."""
+    from ..cybergraph.nodes import Sealed
+
+    if state.sealed is None or not session.store.has(state.sealed):
+        return False
+    return Sealed.decode(session.store.get(state.sealed)).epoch == state.epoch
 
 
 def _renewed(session: Session, ref: str, state: "Lineage", key_name: str | None, *, reencrypt: bool) -> None:

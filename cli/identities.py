@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 FILE_VARIABLE: Final = "CYBERKV_PASSPHRASE_FILE"
 FIRST_NAME: Final = "me"
 MAX_SECRET_BYTES: Final = 1024
+MAX_FILE_CHARS: Final = 8192
+"""Of a file with a public key, of which the longest has half as many."""
 
 
 def key_folder(session: Session) -> Path:
@@ -40,19 +42,27 @@ def own_identity(session: Session, name: str | None) -> "Identity":
 
     Raises `NameNotFound`, `BadKey`, and `BadReference` where it is not clear which.
     """
-    from ..cybergraph.access import Identity, key_names, save_key
+    from ..cybergraph.access import Identity, key_names
 
     if name is None:
         names = list(key_names(key_folder(session)))
         if not names:
             made = Identity.new()
-            save_key(key_folder(session), FIRST_NAME, made, None)
-            remark(session, f"made the key {FIRST_NAME} ({made.public().fingerprint}), without a passphrase")
+            keep_first(session, made)
             return made
         name = FIRST_NAME if FIRST_NAME in names else names[0]
         if len(names) > 1 and name != FIRST_NAME:
             raise BadReference(f"which key? There are {', '.join(names)}", hint="name one with --key", names=names)
     return open_key(session, name)
+
+
+def keep_first(session: Session, made: "Identity") -> None:
+    """Keep the first key of a home; where there are keys, nothing is done. Raises as `save_key`."""
+    from ..cybergraph.access import key_names, save_key
+
+    if not any(key_names(key_folder(session))):
+        save_key(key_folder(session), FIRST_NAME, made, None)
+        remark(session, f"made the key {FIRST_NAME} ({made.public().fingerprint}), without a passphrase")
 
 
 def issuer_of(session: Session, lineage: "Lineage", name: str | None) -> "Identity":
@@ -122,15 +132,19 @@ def _first_line(path: Path) -> str:
 
 
 def read_public(text: str) -> "PublicIdentity":
-    """Read somebody's public key, from itself or from the file that holds it. Raises `BadReference`, `BadKey`."""
+    """Read somebody's public key, from itself or from a file that holds it and no other, as `key show` prints it.
+
+    Raises `BadReference`, `BadKey`.
+    """
     from ..cybergraph.access import PublicIdentity
-    from ..cybergraph.access.identity import MAX_TEXT_CHARS, TEXT_PREFIX
+    from ..cybergraph.access.identity import TEXT_PREFIX
 
     if not text.startswith(TEXT_PREFIX) and Path(text).is_file():
         with Path(text).open(errors="replace") as file:
-            content = file.read(MAX_TEXT_CHARS).strip()
+            content = file.read(MAX_FILE_CHARS)
+        keys = {word for word in content.split() if word.startswith(TEXT_PREFIX)}  # labels stand beside what is shown
         try:
-            return PublicIdentity.parse(content)
+            return PublicIdentity.parse(keys.pop() if len(keys) == 1 else content)
         except BadReference:  # whose message begins with what it read: perhaps a secret key, named by mistake
             raise BadReference(f"no public key in the file {text:.80}", hint="`cyberkv key show` prints one") from None
     return PublicIdentity.parse(text)

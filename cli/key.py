@@ -71,7 +71,7 @@ def list_keys(session: Session) -> None:
 @click.option("--pq", is_flag=True, help="With the part that withstands quantum computers: two thousand letters.")
 @pass_session
 def show(session: Session, name: str, *, pq: bool) -> None:
-    """Print a public key, to give to others."""
+    """Print a public key, to give to others, and the key it signs as, which `publish` and `fetch` show."""
     from ..cybergraph.access import is_locked
 
     _answer(session, name, open_key(session, name), pq=pq, locked=is_locked(key_folder(session), name))
@@ -128,5 +128,6 @@ def import_key(session: Session, file: Path, name: str) -> None:
 def _answer(session: Session, name: str, identity: "Identity", *, pq: bool, locked: bool) -> None:
     public = identity.public(pq=pq)
     data = {"name": name, "fingerprint": public.fingerprint, "public": str(public), "locked": locked}
-    rows = [("key", name), ("fingerprint", public.fingerprint), ("public", str(public))]
+    data["signs_as"] = signs_as = public.signing.hex()
+    rows = [("key", name), ("fingerprint", public.fingerprint), ("signs as", signs_as), ("public", str(public))]
     answer(session, data, lambda: facts(rows))

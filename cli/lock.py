@@ -15,6 +15,7 @@ from .output import answer, facts, remark
 from .text import count, size
 
 if TYPE_CHECKING:
+    from ..cybergraph.access.owners import LockedFolder
     from ..cybergraph.cid import Cid
 
 LEFT: Final = (
@@ -38,6 +39,7 @@ def lock(session: Session, ref: str, *, key_name: str | None, weak: bool) -> Non
     from ..cybergraph.access import is_locked, key_names
     from ..cybergraph.access.aead import AES_256_GCM
     from ..cybergraph.access.lineage import Lineage
+    from ..cybergraph.access.owners import Owners
     from ..cybergraph.keeping.gc import collect
     from ..cybergraph.transfer.sealed import publish_sealed
 
@@ -60,6 +62,7 @@ def lock(session: Session, ref: str, *, key_name: str | None, weak: bool) -> Non
     begun = Lineage.begin(name, identity.public().signing, session.now(), alg=AES_256_GCM, kem="x25519")
     with block_bars(session) as progress:
         _, report = publish_sealed(session.store, session.index, cid, begun, identity, progress, public=False)
+    _locked_folder(session).keep(report.root, Owners.of(session.store, session.index, cid))
     session.index.begin_anew(name, cid, report.root, session.now())
     try:
         garbage, _ = collect(session.store, session.index)
@@ -93,7 +96,7 @@ def lock(session: Session, ref: str, *, key_name: str | None, weak: bool) -> Non
 @KEY
 @pass_session
 def unlock(session: Session, ref: str, *, key_name: str | None) -> None:
-    """Open a conversation that was locked here."""
+    """Open a conversation that was locked here. Its blocks count as they did before: one's own are one's own."""
     from ..cybergraph.access import open_grant
     from ..cybergraph.keeping.gc import collect
     from ..cybergraph.nodes import Sealed, decode_node
@@ -104,17 +107,27 @@ def unlock(session: Session, ref: str, *, key_name: str | None) -> None:
     cid, name = _named(session, ref)
     if cid.codec == "raw" or not isinstance(decode_node(session.store.get(cid)), Sealed):
         raise BadReference(f"{name} is not locked", hint="see `cyberkv list`", name=name)
+    owners = _locked_folder(session).owners(cid)
     identity = own_identity(session, None) if key_name is None else open_key(session, key_name)
     with block_bars(session) as progress, StorePeer(session.store) as peer:
         report = fetch_sealed(
-            session.store, session.index, cid, [peer], lambda _, grant: open_grant(grant, identity), progress=progress
-        )
+            session.store, session.index, cid, [peer], lambda _, grant: open_grant(grant, identity), progress=progress,
+            attribute=False,  # that it was sealed here says nothing of who computed it
+        )  # fmt: skip
+    owners.give_back(session.store, session.index, report.root)
     session.index.begin_anew(name, cid, report.root, session.now())
+    _locked_folder(session).forget(cid)
     try:
         collect(session.store, session.index)
     except (Refused, NotFound, Corrupt) as error:
         remark(session, f"the sealed copy goes with the next `cyberkv gc`: {error.message}")
     answer(session, {"name": name, "root": report.root}, lambda: facts([("unlocked", name), ("root", report.root)]))
+
+
+def _locked_folder(session: Session) -> "LockedFolder":
+    from ..cybergraph.access.owners import LockedFolder
+
+    return LockedFolder(session.home / "access" / "locked")
 
 
 def _was_given(session: Session, name: str) -> bool:

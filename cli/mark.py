@@ -1,6 +1,7 @@
 """`mark`: say which tokens of a conversation are private and which may become public."""
 
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,7 @@ import click
 from ..cybergraph.chain import block_cids, load_root
 from ..cybergraph.chain import tokens as tokens_of
 from ..cybergraph.cid import Cid
-from ..cybergraph.errors import BadReference, Corrupt, NotFound
+from ..cybergraph.errors import BadReference, Corrupt, NotFound, Refused
 from ..cybergraph.policy import lay, public_prefix, withheld
 from ..cybergraph.refs import resolve_root
 from .context import Session, pass_session
@@ -48,7 +49,11 @@ RANGE = TokenRange()
 @click.argument("ref", type=REF)
 @click.option("--public", "public", type=RANGE, multiple=True, help="Tokens that may become public, as 0:120.")
 @click.option(
-    "--private", "private", type=RANGE, multiple=True, help="Tokens that stay private; they win over --public."
+    "--private",
+    "private",
+    type=RANGE,
+    multiple=True,
+    help="Tokens that stay private; they win over --public, of a later command too unless it names just these.",
 )
 @click.option("--clear", is_flag=True, help="Forget all that is said of this conversation, first.")
 @pass_session
@@ -70,6 +75,7 @@ def mark(session: Session, ref: str, *, public: tuple[Range, ...], private: tupl
 
     def change(marks: "Marks") -> "Marks":
         marks = marks.clear(tokens) if clear else marks
+        opened[:] = [each for span in public for each in _opened(marks, tokens, ref, span, private)]
         kinds: list[tuple[Visibility, tuple[Range, ...]]] = [("public", public), ("private", private)]
         for visibility, ranges in kinds:
             for start, end in ranges:
@@ -78,10 +84,13 @@ def mark(session: Session, ref: str, *, public: tuple[Range, ...], private: tupl
             marks = marks.cut(tokens, at)
         return marks
 
+    opened: list[Span] = []
     beginnings = _beginnings(session, tokens) if private else ()
     folder = access_folder(session)
     before = folder.marks()
     marks = folder.change_marks(change) if changes else before
+    for span in opened:
+        remark(session, f"{span} was marked private, and may become public now")
     spans = marks.spans(tokens)
     rest = _others(session, cid) if marks != before else ()
     if others := [name for name, theirs in rest if before.spans(theirs) != marks.spans(theirs)]:
@@ -104,6 +113,28 @@ def mark(session: Session, ref: str, *, public: tuple[Range, ...], private: tupl
         "public_tokens": public_prefix(shown),
     }  # fmt: skip
     answer(session, data, lambda: _show(data, entries))
+
+
+def _opened(marks: "Marks", tokens: list[int], ref: str, public: Range, private: Sequence[Range]) -> "list[Span]":
+    """List the private span that `public` names and so makes public.
+
+    Raises `Refused` where it only lies over one, unless `private` says again that this stays private.
+    """
+    start, end = public[0], len(tokens) if public[1] is None else public[1]
+    found = []
+    for span in marks.private(tokens, start, end):
+        first, last = max(start, span.start), min(end, span.end)
+        if any(low <= first and last <= (len(tokens) if high is None else high) for low, high in private):
+            continue
+        if (start, end) != span[:2]:
+            raise Refused(
+                f"{start}:{end} lies over {span}, which was marked private",
+                hint=f"`cyberkv mark {shlex.quote(ref)} --public {span}` says that this may be public; "
+                f"`cyberkv mark {shlex.quote(ref)} --clear` forgets all marks",
+                start=span.start, end=span.end,
+            )  # fmt: skip
+        found.append(span)
+    return found
 
 
 def _show(data: dict[str, Any], entries: list[dict[str, Any]]) -> None:

@@ -14,6 +14,7 @@ from ..cybergraph.refs import resolve_root
 from .block_bars import block_bars
 from .consent import check_free, confirm, count_kinds, shown, text_of
 from .context import Session, pass_session
+from .identities import keep_first
 from .kubo import kubo_rpc
 from .marking import marked_spans
 from .names import name_of_head
@@ -169,6 +170,8 @@ def publish(
             click.echo(plain(each), err=not dry_run)
     if not dry_run:
         confirm(yes=yes)
+        if signer is not None:
+            keep_first(session, signer)
         with block_bars(session) as progress:
             if rpc is not None:
                 pinned = _pin(session, ref, recorded, plan, receipt, rpc, progress)

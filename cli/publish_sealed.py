@@ -16,7 +16,7 @@ from .identities import password as password_of
 from .kubo import kubo_rpc
 from .marking import marked_spans
 from .models import find_codec
-from .output import answer, facts, remark
+from .output import answer, facts, remark, say
 from .served import served_urls
 from .text import count, preview, size
 from .trust import require_usable
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 SAME_READERS: Final = "readers"
 """Stands for whoever has access already."""
 WHOEVER: Final = "Whoever has this link can read it, for good. It is shown once."
+BOTH: Final = "Whoever has this link and its password, which `fetch` asks for, can read it, for good. It is shown once."
 MARKED: Final = "Part of it is marked private. Marks are about what everybody may read: these readers get all of it."
 REVOCABLE: Final = "A reader can be kept out of later versions (`cyberkv grant revoke`), not of what was fetched."
 
@@ -93,7 +94,7 @@ def publish_for(
         else [f"{url}/ipfs/{report.root}" for url in served_urls(session.home)]
     )
     link = _link(state, report, password) if audience.link else None
-    _answer(session, state, report, urls, link, pinned)
+    _answer(session, state, report, urls, link, pinned, has_password=password is not None)
 
 
 def _pin(session: Session, root: "Cid", kubo: str, progress: "Progress") -> dict[str, Any]:
@@ -156,6 +157,8 @@ def _answer(
     urls: Sequence[str],
     link: str | None,
     pinned: dict[str, Any],
+    *,
+    has_password: bool,
 ) -> None:
     readers = [{"label": each.label, "fingerprint": each.identity().fingerprint} for each in state.readers]
     data: dict[str, Any] = {
@@ -170,8 +173,26 @@ def _answer(
         ("objects", f"{len(report.cids):,}, {size(report.bytes)} of ciphertext"), *(("at", url) for url in urls),
         ("pinned on", pinned.get("node")), ("link", link),
     ]  # fmt: skip
-    answer(session, data, lambda: facts(rows))
-    remark(session, WHOEVER if link else REVOCABLE)
+
+    def show() -> None:
+        facts(rows)
+        first = "" if urls else "`cyberkv serve` serves it; "
+        for each in _elsewhere(report.root, urls, to_readers=not link or bool(readers), link=link is not None):
+            say(f"{first}elsewhere: cyberkv fetch {each}")
+
+    answer(session, data, show)
+    remark(session, (BOTH if has_password else WHOEVER) if link else REVOCABLE)
+
+
+def _elsewhere(root: "Cid", urls: Sequence[str], *, to_readers: bool, link: bool) -> list[str]:
+    """Say what to give to `fetch` on another machine. The link itself is shown once and not repeated."""
+    url = urls[0] if urls else ""
+    if url.startswith("file:"):
+        source = "FILE"
+    else:
+        source = url.removesuffix(f"/ipfs/{root}") if url.startswith("http") else "URL"
+    by_root = [url if url and source != "FILE" else f"{root} --from {source}"] if to_readers else []
+    return by_root + ([f"LINK --from {source}"] if link else [])
 
 
 def _answer_dry(session: Session, ref: str, audience: Audience, text: str | None, length: int) -> None:

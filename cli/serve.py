@@ -15,6 +15,7 @@ from .options import LISTEN
 from .output import answer, remark, say
 from .served import announced
 from .shown import application, counted, open_car, published
+from .titled import titled
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -157,10 +158,10 @@ def _tell(session: Session, server: "GatewayServer", files: "list[CarContent]", 
         remark(session, "it listens on every address of this machine; this is one that others can use")
     if has_home and not public:
         remark(session, "nothing is published yet: `cyberkv publish REF --public`")
-    for root in public:
-        remark(session, f"  {url}/ipfs/{root}")
+    for root, words in titled(public, session.store.get) if has_home else ():
+        remark(session, f"  {url}/ipfs/{root}  {words}")
     for file in files:
         remark(session, f"{file.index.path.name}: {len(file.index)} blocks")
-        for named in file.roots():
-            remark(session, f"  {url}/ipfs/{named}")
+        for named, words in titled(file.roots(), file.get):
+            remark(session, f"  {url}/ipfs/{named}  {words}")
     remark(session, "Ctrl-C ends it")

@@ -25,10 +25,10 @@ def choose_signer(
     """Open the key that signs a conversation; None where nothing is to be signed.
 
     Unless `sign` says so, a home signs if it has a key, and if it would go on from the conversation itself: readers
-    take a signer's word for it. A dry run makes no key. Raises as `own_identity`, and `Untrusted` where `sign` asks for
-    more.
+    take a signer's word for it. Where there is no key, gives a new one, which `keep_first` keeps once something
+    is published with it; none for a dry run. Raises as `own_identity`, and `Untrusted` where `sign` asks for more.
     """
-    from ..cybergraph.access import key_names
+    from ..cybergraph.access import Identity, key_names
 
     has_key = any(key_names(key_folder(session)))
     wanted = sign if sign is not None else has_key or key_name is not None
@@ -41,7 +41,7 @@ def choose_signer(
             raise
         remark(session, f"not signed: {error.message}")
         return None
-    return own_identity(session, key_name)
+    return own_identity(session, key_name) if has_key or key_name is not None else Identity.new()
 
 
 def sign(session: Session, plan: "PublishPlan", signer: "Identity", name: str | None) -> "Receipt":

@@ -81,7 +81,11 @@ def trust() -> None:
 @click.option("--label", default="", help="What to call its owner here.")
 @pass_session
 def add(session: Session, key: str, label: str) -> None:
-    """Trust what the owner of this public key signed, and will sign."""
+    """Trust what the owner of this public key signed, and will sign.
+
+    KEY is the text beginning with ckv1 that `cyberkv key show` prints, a file with it, or the 64 hexadecimal digits by
+    which `publish`, `fetch` and `key show` name who signs.
+    """
     signer = read_signer(key)
     is_new = trust_folder(session).add(signer, label)
     data = {"key": signer.hex(), "label": label, "new": is_new}

@@ -165,11 +165,12 @@ class Database:
         than it says. Whether it only lacks those is found out in another process, and then made good for.
         """
         data = self.path / "data.mdb"
-        promised_bytes = (self._env.info()["last_pgno"] + 1) * self._env.stat()["psize"]
+        page_bytes: int = self._env.stat()["psize"]
+        promised_bytes = (self._env.info()["last_pgno"] + 1) * page_bytes
         size_bytes = data.stat().st_size
         if size_bytes >= promised_bytes:
             return
-        if not reads_whole(self.path):
+        if size_bytes % page_bytes or not reads_whole(self.path):
             raise Corrupt(
                 f"{data} is cut short at {size_bytes} bytes",
                 hint="move it away: `cyberkv index rebuild` makes a new index, a store is fetched again",

@@ -85,7 +85,7 @@ class Survey:
         )
 
     def prefix_key_of(self, store: Store, block: Cid) -> PrefixKey | None:
-        """Compute a block's prefix key, or None if a block before it is absent or of another model.
+        """Compute a block's prefix key, or None if it or a block before it is absent, or of another model.
 
         Every block is read at most once over all calls.
         """
@@ -99,8 +99,15 @@ class Survey:
         for cid in reversed(path):
             prev, model = self.blocks[cid]
             broken = broken or (prev is not None and self.blocks[prev][1] != model)
-            if broken:
-                self._keys[cid] = None
-            else:
-                self._keys[cid] = parent = prefix_key(model, parent, Block.decode(store.get(cid)).tokens)
+            tokens = None if broken else _tokens(store, cid)
+            broken = tokens is None
+            parent = None if tokens is None else prefix_key(model, parent, tokens)
+            self._keys[cid] = parent
         return self._keys.get(block)
+
+
+def _tokens(store: Store, block: Cid) -> tuple[int, ...] | None:
+    try:
+        return Block.decode(store.get(block)).tokens
+    except BlockNotFound:
+        return None  # deleted since it was listed

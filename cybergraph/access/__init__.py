@@ -1,7 +1,7 @@
 """Access-controlled conversations: sealing before naming, grants, links, keys, and proofs of access."""
 
 from .contentkey import ContentKey
-from .grant import check_grant, commits, make_grant, open_grant
+from .grant import check_grant, check_grant_of, commits, make_grant, open_grant
 from .identity import Identity, PublicIdentity
 from .keyfile import is_locked, key_names, load_key, save_key
 from .link import ShareLink
@@ -11,5 +11,5 @@ from .sealing import Sealing
 
 __all__ = [
     "ContentKey", "Identity", "OpenedTable", "PublicIdentity", "SealedPeer", "Sealing", "ShareLink", "check_grant",
-    "commits", "is_locked", "key_names", "load_key", "make_grant", "open_grant", "save_key",
+    "check_grant_of", "commits", "is_locked", "key_names", "load_key", "make_grant", "open_grant", "save_key",
 ]  # fmt: skip

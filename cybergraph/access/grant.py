@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.hpke import (
 from ..cid import Cid
 from ..errors import AuthFailed, BadKey, LimitExceeded, MalformedNode, NotARecipient
 from ..limits import MAX_NODE_BYTES, MAX_WRAPS
-from ..nodes import UNSIGNED, Grant
+from ..nodes import UNSIGNED, Grant, Sealed
 from .contentkey import KEY_BYTES, ContentKey, framed
 from .ed25519 import check_public_key, verify
 from .identity import Identity, PublicIdentity
@@ -99,6 +99,15 @@ def check_grant(grant: Grant) -> None:
     count = len(grant.wraps)
     if count & (count - 1) or any(len(wrap) != WRAP_BYTES[grant.kem] for wrap in grant.wraps):
         raise MalformedNode("a grant holds a power of two of wraps, all of the size of its kind", field="wraps")
+
+
+def check_grant_of(sealed: Sealed, grant: Grant) -> None:
+    """Check a grant, and that it was signed for this conversation. Raises as `check_grant`, and `AuthFailed`."""
+    check_grant(grant)
+    if (grant.root, grant.lineage, grant.epoch, grant.alg, grant.commitment) != (
+        sealed.manifest, sealed.lineage, sealed.epoch, sealed.alg, sealed.commitment,
+    ):  # fmt: skip
+        raise AuthFailed("this grant was signed for another sealed conversation", cid=str(sealed.cid()))
 
 
 def open_grant(grant: Grant, reader: Identity) -> ContentKey:

@@ -62,6 +62,17 @@ class Marks(Node):
         new = Mark(start, end, visibility, digests(tokens, [end])[end])
         return _bounded([*(mark for mark in self.marks if mark not in covered), new])
 
+    def private(self, tokens: Sequence[int], start: int, end: int) -> list[Span]:
+        """List what was said to be private from `start` up to `end`, not what is private for lack of a mark.
+
+        Spans are whole: they may begin before and end behind.
+        """
+        holding = self._holding(tokens)
+        said = [Span(mark.start, mark.end, mark.visibility) for mark in holding]
+        # Over a ground of public tokens, what is private was said to be.
+        laid = lay([Span(0, len(tokens), "public"), *said], len(tokens))
+        return [span for span in laid if span.visibility == "private" and span.start < end and start < span.end]
+
     def clear(self, tokens: Sequence[int]) -> "Marks":
         """Remove every mark that holds for a conversation."""
         holding = {*self._holding(tokens)}

@@ -141,7 +141,7 @@ def _cut(draft: DraftStore, root_cid: Cid, root: Conversation, spans: Sequence[S
     if not at:
         raise NotPublic(
             f"nothing of {root_cid} may be public: it begins with private tokens {spans[0]}",
-            hint=f"`cyberkv mark REF --public 0:{spans[0].end}` would say otherwise", cid=str(root_cid),
+            hint=f"`cyberkv mark {root_cid} --public 0:{spans[0].end}` would say otherwise", cid=str(root_cid),
             start=spans[0].start, end=spans[0].end,
         )  # fmt: skip
     shape = Shape(root_cid, root, Model.decode(draft.get(root.model)))

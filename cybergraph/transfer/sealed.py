@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from ..access import ContentKey, Identity, OpenedTable, SealedPeer, Sealing, check_grant, commits, make_grant
+from ..access import ContentKey, Identity, OpenedTable, SealedPeer, Sealing, check_grant_of, commits, make_grant
 from ..access.lineage import Lineage
 from ..access.proof import MIN_RING_KEYS, make_ring
 from ..chain import closure, load_root, missing
@@ -207,8 +207,9 @@ def fetch_sealed(
     most_bytes: int | None = None,
     free_bytes: int | None = None,
     begin: Begin = nothing,
+    attribute: bool = True,
 ) -> FetchReport:
-    """Fetch a sealed conversation and store it open. Who signed its grant counts as its signer.
+    """Fetch a sealed conversation and store it open. Who signed its grant counts as its signer if they `attribute`.
 
     `unlock` gives the content key, or raises; `prove` says who answers peers that ask for a proof of access; `begin` as
     in `fetch`. The report's root is the conversation's own. Raises as `fetch`, and `AuthFailed` where grant, root and
@@ -226,19 +227,15 @@ def fetch_sealed(
     through = [SealedPeer(peer, table) for peer in peers]
     return fetch(
         store, index, table.root, through, progress=progress, most_bytes=most_bytes, free_bytes=free_bytes,
-        signer=grant.issuer, begin=begin,
+        signer=grant.issuer if attribute else None, begin=begin,
     )  # fmt: skip
 
 
 def find_grant(root: Cid, peers: Sequence[Peer]) -> tuple[Sealed, Grant]:
-    """Bring a sealed root and its grant, and check that they belong together. Raises as `check_grant`, `AuthFailed`."""
+    """Bring a sealed root and its grant, and check that they belong together. Raises as `check_grant_of`."""
     sealed = bring_node(root, peers, Sealed)
     grant = bring_node(sealed.grant, peers, Grant)
-    check_grant(grant)
-    if (grant.root, grant.lineage, grant.epoch, grant.alg, grant.commitment) != (
-        sealed.manifest, sealed.lineage, sealed.epoch, sealed.alg, sealed.commitment,
-    ):  # fmt: skip
-        raise AuthFailed("this grant was signed for another sealed conversation", cid=str(root))
+    check_grant_of(sealed, grant)
     return sealed, grant
 
 

@@ -190,3 +190,42 @@ def test_a_sealed_conversation_is_neither_verified_nor_resumed_by_its_sealed_roo
     assert story.json("why", "something else")
     assert story("index", "rebuild").exit_code == 0
     assert story("fsck").exit_code == 0
+
+
+def test_a_key_is_read_from_what_key_show_printed(story: Command, someone: Someone, tmp_path: Path) -> None:
+    reader, saved, two = someone("reader"), tmp_path / "b.pub", tmp_path / "two.pub"
+    public = public_key(reader)
+    page = reader("key", "show").stdout
+    saved.write_text(page)
+    two.write_text(page + someone("other")("key", "new").stdout)
+    signs_as = reader.json("key", "show")["signs_as"]
+    assert signs_as in page
+    assert story.json("trust", "add", saved)["key"] == signs_as
+    assert story.json("trust", "add", signs_as)["new"] is False
+    by_text = story.json("publish", "story", "--to", public)["readers"]
+    assert story.json("publish", "story", "--to", saved)["readers"] == by_text
+    assert story.json("grant", "add", "story", saved)["readers"] == by_text
+    assert "no public key" in story.error(2, "trust", "add", two)["message"]  # whose?
+
+
+def test_what_to_type_elsewhere_is_said(story: Command, someone: Someone, car: Path, tmp_path: Path) -> None:
+    words = tmp_path / "words"
+    words.write_text("correct horse\n")
+    given = story("publish", "story", "--to", public_key(someone("reader"))).stdout.splitlines()
+    root = story.json("grant", "list", "story")["grants"][0]["sealed"]
+    assert given[-1].endswith(f"elsewhere: cyberkv fetch {root} --from URL")
+    linked = story("publish", "story", "--link", "--password-file", words)
+    assert linked.stdout.splitlines()[-1].endswith("elsewhere: cyberkv fetch LINK --from URL")
+    assert "its password" in linked.stderr
+    bare = story("publish", "story", "--link", "--car", car)
+    assert bare.stdout.splitlines()[-1] == "elsewhere: cyberkv fetch LINK --from FILE"
+    assert "password" not in bare.stderr
+
+
+def test_an_epoch_that_is_not_published_is_listed_so(story: Command, someone: Someone) -> None:
+    story("publish", "story", "--to", public_key(someone("reader")))
+    assert story.json("grant", "list")["grants"][0]["published"] is True
+    assert "not published" not in story("grant", "list").stdout
+    story("grant", "rotate", "story")
+    assert story.json("grant", "list")["grants"][0]["published"] is False
+    assert "not published yet" in story("grant", "list").stdout

@@ -25,10 +25,16 @@ def test_a_sound_home(story: Command) -> None:
     [model] = found["models"]
     assert (model["name"], model["seals"], model["reason"]) == ("tiny", True, None)
     assert model["domain"] in story.json("stats")["domains"]
+    assert not any("sharing" in each or "discovery" in each for each in found["absent"])  # they are there
     page = story("doctor").stdout
     assert model["domain"] in page
     assert "nothing is broken" in page
     assert "Kubo" in page
+
+
+def test_a_signed_conversation_is_published_once(story: Command) -> None:
+    story("publish", "story", "--public", "--sign", "--yes")
+    assert story.json("doctor")["home"]["published"] == story.json("stats")["published"] == 1
 
 
 def test_the_thread_count_is_put_back(story: Command) -> None:

@@ -1,6 +1,7 @@
 """Conversations that lie sealed in their own home."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -71,3 +72,35 @@ def test_what_others_share_stays(story: Command) -> None:
     story.json("lock", "story", "--weak")
     assert len(story("--json", "walk", "other").lines) == 2
     assert story("fsck").exit_code == 0
+
+
+def test_what_was_computed_here_serves_other_prompts_again(story: Command) -> None:
+    def verdicts() -> list[dict[str, Any]]:
+        found = story.json("why", "-", "--prefill-tok-s", "0.001", stdin=STORY)["verdicts"]
+        return [
+            {key: value for key, value in each.items() if key != "load_s"} for each in found
+        ]  # but what is measured
+
+    before, domains = verdicts(), story.json("stats")["domains"]
+    assert {each["verdict"] for each in before} == {"HIT"}
+    story.json("lock", "story", "--weak")
+    assert {each["verdict"] for each in verdicts()} == {"RECOMPUTE"}  # the control
+    [note] = (story.home / "access" / "locked").iterdir()
+    assert note.stat().st_mode & 0o777 == 0o600
+    story.json("unlock", "story")
+    assert verdicts() == before
+    assert story.json("stats")["domains"] == domains
+    assert not note.exists()
+    assert story("fsck").exit_code == 0
+
+
+def test_what_is_foreign_does_not_become_ones_own(story: Command, elsewhere: Command, tmp_path: Path) -> None:
+    car = tmp_path / "signed.car"
+    receipt = story.json("publish", "story", "--public", "--yes", "--sign", "--car", car)["receipt"]
+    elsewhere.json("fetch", receipt, "--from", car, "--name", "story")
+    before = elsewhere.json("why", "-", stdin=STORY)["verdicts"]
+    assert "HIT" not in {each["verdict"] for each in before}
+    elsewhere.json("lock", "story", "--weak")
+    elsewhere.json("unlock", "story")
+    assert elsewhere.json("why", "-", stdin=STORY)["verdicts"] == before
+    assert elsewhere.error(5, "run", "go on", "--from", "story")["kind"] == "untrusted"

@@ -93,6 +93,7 @@ def test_nothing_is_published_where_the_first_token_is_private(story: Command) -
         error = story.error(5, "publish", "story", *line)
         assert (error["kind"], error["start"], error["end"]) == ("not-public", 0, 9)
         assert STORY[:9] not in str(error)
+        assert f"cyberkv mark {error['cid']} --public 0:9" in error["hint"]
     with Index(story.home / "index") as index:
         assert index.published() == []
     story("mark", "story", "--public", ":9")
@@ -245,3 +246,19 @@ def test_a_part_can_be_signed(story: Command, tmp_path: Path) -> None:
     assert Cid.parse(answer["root"]) in left
     assert SECRET.encode() not in left
     assert story.json("show", str(root))["node"]["root"] == answer["root"]
+
+
+def test_private_tokens_do_not_become_public_by_a_wider_span(story: Command) -> None:
+    said = story.json("mark", "story", "--private", "4:12")
+    error = story.error(5, "mark", "story", "--public", "0:20")
+    assert (error["kind"], error["start"], error["end"]) == ("refused", 4, 12)
+    assert "cyberkv mark story --clear" in error["hint"]
+    assert story.json("mark", "story") == said
+    again = story.json("mark", "story", "--public", "0:20", "--private", "4:12")  # it stays private
+    assert again["public_tokens"] == 4
+    story.error(5, "mark", "story", "--public", "5:11")
+    exact = story("--json", "mark", "story", "--public", "4:12")
+    assert exact.json["public_tokens"] == 20
+    assert "4:12 was marked private" in exact.stderr
+    story.json("mark", "story", "--private", "4:12")
+    assert story.json("mark", "story", "--clear", "--public", "0:20")["public_tokens"] == 20

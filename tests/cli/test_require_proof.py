@@ -80,6 +80,18 @@ def test_a_sealed_file_is_kept_back_as_well(story: Command, someone: Someone, tm
         assert reader.json("fetch", root, "--from", said["url"])["sealed"]["epoch"] == 1
 
 
+def test_addresses_are_listed_with_what_stands_behind_them(story: Command, someone: Someone, tmp_path: Path) -> None:
+    car = tmp_path / "sealed.car"
+    sealed = story.json("publish", "story", "--to", public_key(someone("reader")), "--car", car)["root"]
+    receipt = story.json("publish", "story", "--public", "--sign", "--yes")["receipt"]
+    root = story.json("show", "story")["cid"]
+    with served(story.home, "--car", car) as (said, lines):
+        url = said["url"]
+    assert f"  {url}/ipfs/{root}  story (signed)" in lines
+    assert lines.count(f"  {url}/ipfs/{sealed}  sealed") == 2  # of the home and of the file
+    assert not [line for line in lines if receipt in line]
+
+
 def test_the_same_over_https(story: Command, someone: Someone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cert, key = make_certificate(tmp_path)
     monkeypatch.setenv("SSL_CERT_FILE", str(cert))

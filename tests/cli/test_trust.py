@@ -69,8 +69,10 @@ def test_a_home_with_a_key_signs_what_it_publishes(story: Command, car: Path, tm
 
 def test_signing_where_there_is_no_key_makes_one_and_a_dry_run_does_not(story: Command) -> None:
     assert story.json("publish", "story", "--sign", "--dry-run")["receipt"] is None
+    assert "no terminal" in story.error(5, "publish", "story", "--public", "--sign")["message"]
     assert story.json("key", "list")["keys"] == []
     result = story("--json", "publish", "story", "--public", "--sign", "--yes")
+    assert [each["name"] for each in story.json("key", "list")["keys"]] == ["me"]
     assert result.json["receipt"]
     assert "made the key me" in result.stderr
     assert result.json["signed_by"] in result.stderr  # shown before it is asked

@@ -13,6 +13,7 @@ from cyberkv.cybergraph.keeping.fsck import Counts, fsck
 from cyberkv.cybergraph.nodes import EMPTY_TAIL, Block, Segment
 from cyberkv.cybergraph.prefix import PrefixKey
 from cyberkv.cybergraph.store import DiskStore, Finding
+from cyberkv.cybergraph.survey import Survey
 from tests.contracts.disk import flip
 from tests.contracts.other import other
 from tests.contracts.synthetic import entries, leaf, make_blocks, make_conversation, make_model
@@ -298,3 +299,14 @@ def test_beside_a_writer_nothing_is_reported_that_is_only_under_way(home: Path) 
         with DiskStore(home / "store") as store, Index(home / "index") as index:  # the control
             store.delete_many([newest(index)[1]])
             assert len(list(fsck(store, index))) == 1
+
+
+def test_a_block_that_is_deleted_between_listing_and_reading_is_no_error(home: Path) -> None:
+    with DiskStore(home / "store") as store:
+        root = make_conversation(store, range(40))
+        blocks = list(chain.block_cids(store, chain.load_root(store, root)))
+        survey = Survey.of(store)
+        assert survey.prefix_key_of(store, blocks[0]) is not None
+        store.delete_many([blocks[1]])
+        assert survey.prefix_key_of(store, blocks[1]) is None
+        assert survey.prefix_key_of(store, blocks[0]) is not None

@@ -9,6 +9,7 @@ import pytest
 from cyberkv.cybergraph.access import Identity
 from cyberkv.cybergraph.access.receipt import make_receipt
 from cyberkv.cybergraph.chain import closure, load_root
+from cyberkv.cybergraph.gateway.pages import sources as sources_module
 from cyberkv.cybergraph.nodes import Receipt
 from tests.wire.explorer import World, browse, make_world
 
@@ -42,6 +43,26 @@ def test_a_signed_conversation_says_by_whom(world: World) -> None:
     assert f"/ipfs/{receipt.cid()}" in page.links
     assert "nobody: not signed" not in page.text
     assert "nobody: not signed" in browse(world.app(), f"/ipfs/{world.roots['grown']}").text
+
+
+def test_the_command_to_fetch_names_what_carries_the_signature(world: World) -> None:
+    root, receipt = world.roots["harbour"], sign(world, "harbour")
+    for shown in (root, receipt.cid()):
+        text = browse(world.app(), f"/ipfs/{shown}").text
+        assert f"cyberkv fetch {receipt.cid()} --from http://127.0.0.1:5001" in text
+        assert f"cyberkv fetch {root}" not in text
+    unsigned = world.roots["grown"]
+    assert f"cyberkv fetch {unsigned} --from" in browse(world.app(), f"/ipfs/{unsigned}").text
+
+
+def test_the_first_page_counts_conversations_and_not_receipts(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("harbour", "grown"):
+        sign(world, name)
+    sign(world, "harbour", EVE)
+    assert len(world.content().roots()) == 10
+    assert "7 roots" in browse(world.app(), "/").text
+    monkeypatch.setattr(sources_module, "MOST_FOLDED", 0)
+    assert "10 roots" in browse(world.app(), "/").text
 
 
 def test_the_first_page_has_it_once_and_says_that_it_is_signed(world: World) -> None:

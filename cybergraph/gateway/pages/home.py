@@ -1,5 +1,6 @@
 """The first page: what there is."""
 
+from itertools import islice
 from typing import Final, NamedTuple
 
 from starlette.requests import Request
@@ -7,6 +8,7 @@ from starlette.responses import Response
 
 from ...foreign import AnyCid
 from ...nodes import Conversation
+from .reader import Reader
 from .render import page
 from .sources import Sources, asked
 
@@ -19,6 +21,8 @@ class Row(NamedTuple):
     cid: AnyCid
     root: Conversation | None
     """None for anything but a conversation."""
+    sealed: bool
+    """A conversation that only its readers can read."""
     codec: str
     size_bytes: int | None
     signed: bool
@@ -26,14 +30,13 @@ class Row(NamedTuple):
 
 def home_page(sources: Sources, request: Request) -> Response:
     """List the roots that may be shown, the newest first."""
-    roots = sources.reader.content.roots()
-    start = asked(request, "from", len(roots) - 1) // ROWS * ROWS
-    listed = roots[start : start + ROWS]
-    unsigned = {cid: sources.unsigned(cid) for cid in listed}
-    signed = {root for cid, root in unsigned.items() if root != cid}
-    shown = dict.fromkeys(root for cid, root in unsigned.items() if root == cid or root in listed or root not in roots)
-    rows = [
-        Row(cid, sources.reader.conversation(cid), cid.codec, sources.reader.size_bytes(cid), cid in signed)
-        for cid in shown
-    ]
-    return page(request, "home.html", rows=rows, start=start, total=len(roots), each=ROWS)
+    shown = sources.folded()
+    start = asked(request, "from", len(shown) - 1) // ROWS * ROWS
+    rows = [_row(sources.reader, cid, signed=signed) for cid, signed in islice(shown.items(), start, start + ROWS)]
+    return page(request, "home.html", rows=rows, start=start, total=len(shown), each=ROWS)
+
+
+def _row(reader: Reader, cid: AnyCid, *, signed: bool) -> Row:
+    root = reader.conversation(cid)
+    sealed = root is None and reader.sealed(cid) is not None
+    return Row(cid, root, sealed, cid.codec, reader.size_bytes(cid), signed)

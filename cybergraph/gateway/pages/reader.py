@@ -10,7 +10,7 @@ from ...dagcbor import not_canonical, parse
 from ...errors import AccessDenied, Corrupt, CyberKVError, MalformedCid, MalformedNode, NotFound, Refused
 from ...foreign import AnyCid, AnyValue
 from ...limits import MAX_SEGMENT_LINKS
-from ...nodes import TYPES, Conversation, Model, Node, Receipt, decode_node
+from ...nodes import TYPES, Conversation, Model, Node, Receipt, Sealed, decode_node
 from ..content import Content
 from .cache import Cache
 
@@ -51,7 +51,7 @@ class Reader:
 
     def __init__(self, content: Content) -> None:
         self.content = content
-        self._roots = Cache[Cid, Conversation](_MOST_LINKS)
+        self._roots = Cache[Cid, Conversation | None](_MOST_LINKS)
         self._segments = Cache[Cid, tuple[Cid, ...]](_MOST_LINKS)
         self._models = Cache[Cid, Model](64)
         self._receipts = Cache[Cid, Receipt | None](_MOST_LINKS)
@@ -76,7 +76,9 @@ class Reader:
         if not isinstance(cid, Cid) or cid.codec != "dag-cbor" or not self.here(cid):
             return None
         try:
-            return self._roots.get(cid, lambda: self._checked_root(cid), lambda root: 8 + len(root.segments))
+            return self._roots.get(
+                cid, lambda: self._checked_root(cid), lambda root: 8 + len(root.segments if root else ())
+            )
         except CANNOT_READ:
             return None
 
@@ -89,13 +91,23 @@ class Reader:
         except CANNOT_READ:
             return None
 
-    def _checked_receipt(self, cid: Cid) -> Receipt | None:
-        node = decode_node(self.content.get(cid))
-        if not isinstance(node, Receipt):
+    def sealed(self, cid: AnyCid) -> Sealed | None:
+        """Give the root of a sealed conversation; None for anything else."""
+        if not isinstance(cid, Cid) or cid.codec != "dag-cbor" or not self.here(cid):
             return None
         try:
+            return self.node(Sealed, cid)
+        except CANNOT_READ:
+            return None
+
+    def _checked_receipt(self, cid: Cid) -> Receipt | None:
+        data = self.content.get(cid)
+        try:
+            node = decode_node(data)
+            if not isinstance(node, Receipt):
+                return None
             check_receipt(node)
-        except (Corrupt, AccessDenied):
+        except (Corrupt, Refused, AccessDenied):
             return None
         return node
 
@@ -106,9 +118,13 @@ class Reader:
         except MalformedCid:
             return None
 
-    def _checked_root(self, cid: Cid) -> Conversation:
-        root = self.node(Conversation, cid)
-        check_root(root)
+    def _checked_root(self, cid: Cid) -> Conversation | None:
+        data = self.content.get(cid)
+        try:
+            root = Conversation.decode(data)
+            check_root(root)
+        except (Corrupt, Refused):  # for good: these are the bytes that the CID names
+            return None
         return root
 
     def blocks(self, segment: Cid) -> tuple[Cid, ...]:

@@ -9,7 +9,7 @@ from starlette.routing import BaseRoute, Route
 
 from ...errors import Corrupt, Refused
 from ...foreign import AnyCid, AnyValue
-from ...nodes import Block, Conversation, Model, Receipt, Segment
+from ...nodes import Block, Conversation, Model, Receipt, Sealed, Segment
 from ..content import Content
 from .block import block_page
 from .conversation import conversation_page
@@ -23,6 +23,7 @@ from .place import Place
 from .reader import Reader, as_node
 from .receipt import receipt_page
 from .render import compile_templates, page, style
+from .sealed import sealed_page
 from .segment import segment_page
 from .sources import Sources
 from .words import Words
@@ -73,6 +74,8 @@ class Pages:
                 return block_page(self._sources, request, known.cid(), known, place)
             case Receipt():
                 return receipt_page(self._sources, request, known.cid(), known, place)
+            case Sealed():
+                return sealed_page(self._sources, request, known.cid(), known, place)
             case Model():
                 return model_page(self._sources, request, known.cid(), known, place)
         return generic_page(self._sources, request, cid, node, place)

@@ -15,6 +15,8 @@ from .words import Words
 
 MOST_COMPARED: Final = 100
 """Published conversations, the newest, among which sharing and forks are looked for."""
+MOST_FOLDED: Final = 2048
+"""Roots, the newest, among which receipts are told from conversations to count each once."""
 NEAR: Final = 8
 """Roots on either side of a conversation among which its receipts are looked for."""
 _NUMBER: Final = re.compile(r"[0-9]{1,18}")
@@ -38,6 +40,14 @@ class Sources:
         """Give what a receipt signs in place of it; anything else as it is."""
         receipt = None if self.reader.conversation(cid) else self.reader.receipt(cid)
         return cid if receipt is None else receipt.root
+
+    def folded(self) -> dict[AnyCid, bool]:
+        """List the roots, the newest first, each conversation once; and whether a receipt signs it."""
+        shown: dict[AnyCid, bool] = {}
+        for at, cid in enumerate(self.reader.content.roots()):
+            root = self.unsigned(cid) if at < MOST_FOLDED else cid
+            shown[root] = shown.get(root, False) or root != cid
+        return shown
 
     def receipts(self, root: Cid) -> list[tuple[Cid, Receipt]]:
         """List the receipts of a conversation, one of each signer, their signatures checked.
