@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @click.option(
     "--car", "car", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False),
-    help="Write a CAR file instead of adding to what `serve` serves.",
+    help="Write a CAR file instead of adding to what `serve` serves; with --to and --link, beside it.",
 )  # fmt: skip
 @click.option(
     "--kubo", metavar="[URL]", is_flag=False, flag_value=DEFAULT_ADDRESS,
