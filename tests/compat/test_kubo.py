@@ -17,6 +17,7 @@ from cyberkv.cybergraph.store import MemoryStore
 from cyberkv.cybergraph.transfer.kubo import publish_kubo
 from cyberkv.cybergraph.transfer.plan import plan_publish
 from tests.compat.daemon import BINARY, Daemon
+from tests.compat.places import need
 from tests.contracts.peer import PeerContract
 from tests.wire.synthetic import record
 
@@ -28,8 +29,7 @@ BLOCKS = 300
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    if not BINARY.exists():
-        pytest.skip(f"no Kubo at {BINARY}: run tests/compat/kubo/install.sh")
+    need("Kubo", BINARY.exists())
     running = Daemon(tmp_path_factory.mktemp("kubo") / "repo")
     yield running
     running.stop()
@@ -169,8 +169,7 @@ def test_a_graph_with_a_hole_comes_without_it_and_that_is_said(rpc: KuboRpc, ind
 
 
 def test_a_node_with_authorisations_opens_to_the_right_credential_only(tmp_path: Path) -> None:
-    if not BINARY.exists():
-        pytest.skip(f"no Kubo at {BINARY}")
+    need("Kubo", BINARY.exists())
     rules = {"us": {"AuthSecret": "bearer:swordfish", "AllowedPaths": ["/api/v0/block"]}}
     node = Daemon(tmp_path / "repo", API__Authorizations=rules)
     try:

@@ -14,6 +14,7 @@ from cyberkv.cybergraph.chain import block_cids, load_root
 from cyberkv.cybergraph.index import Index
 from cyberkv.cybergraph.store import DiskStore
 from tests.compat.daemon import BINARY, Daemon
+from tests.compat.places import need
 from tests.wire.synthetic import record
 
 pytestmark = pytest.mark.compat
@@ -24,8 +25,7 @@ RULES = {"us": {"AuthSecret": "bearer:swordfish", "AllowedPaths": PATHS}}
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    if not BINARY.exists():
-        pytest.skip(f"no Kubo at {BINARY}: run tests/compat/kubo/install.sh")
+    need("Kubo", BINARY.exists())
     running = Daemon(tmp_path_factory.mktemp("kubo") / "repo", API__Authorizations=RULES)
     yield running
     running.stop()

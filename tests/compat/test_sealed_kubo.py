@@ -22,6 +22,7 @@ from cyberkv.cybergraph.transfer.sealed import SealedReport, publish_sealed
 from tests.access.sealed import ISSUER, KEY, READER
 from tests.access.test_negative_outsider import TITLE, traces
 from tests.compat.daemon import BINARY, Daemon
+from tests.compat.places import need
 from tests.compat.proxy import StallingProxy
 from tests.wire.synthetic import contents, record
 
@@ -47,8 +48,7 @@ class RecordingProxy(StallingProxy):
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    if not BINARY.exists():
-        pytest.skip(f"no Kubo at {BINARY}: run tests/compat/kubo/install.sh")
+    need("Kubo", BINARY.exists())
     running = Daemon(tmp_path_factory.mktemp("kubo") / "repo")
     yield running
     running.stop()
