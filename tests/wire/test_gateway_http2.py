@@ -72,14 +72,21 @@ def test_requests_taken_back_now_and_then_do_not_end_the_connection(
     serve: Serve, trust: Trust, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http2, "MOST_RESETS", 3)
-    served = serve(hello)
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] != "/wait":  # else it is under way for as long as it is wanted
+            await hello(scope, receive, send)
+        while scope["path"] == "/wait" and (await receive())["type"] != "http.disconnect":
+            pass
+
+    served = serve(answer)
     for forgotten_s, ends in ((1e9, False), (0.0, True)):  # so many in a second, and none
         monkeypatch.setattr(http2, "RESETS_S", forgotten_s)
         with closing(Http2(served, trust("h2"))) as connection:
             goes_on = False
             with suppress(OSError):
                 for _ in range(20):
-                    connection.take_back(connection.ask("/"))
+                    connection.take_back(connection.ask("/wait"))
                     Event().wait(0.001)
                 goes_on = connection.get("/").whole
             assert goes_on is not ends
