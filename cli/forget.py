@@ -2,8 +2,10 @@
 
 import click
 
+from ..cybergraph.errors import TierFull
 from .context import Session, pass_session
 from .identities import leave_readers
+from .lock import drop_notes
 from .options import REF
 from .output import answer, remark, say
 
@@ -14,14 +16,24 @@ from .output import answer, remark, say
 def forget(session: Session, names: tuple[str, ...]) -> None:
     """Give up the names of conversations.
 
-    A name goes with its log; nothing is deleted yet. `gc` then deletes what no other name, publication or pin needs.
-    What was published stays public.
+    A name goes with its log, which is written over in the index; nothing else is deleted yet. `gc` then deletes what no
+    other name, publication or pin needs. What was published stays public. That the name was given up is remembered.
     """
+    from ..cybergraph.keeping.traces import Traces
+
     session.open_to_write()
     forgotten = [session.index.head(name) for name in dict.fromkeys(names)]  # all are known before one goes
+    traces = Traces(session.home)
+    files = (session.store, session.index) if traces.remain else (session.index,)
+    traces.expect()
     for head in forgotten:
         leave_readers(session, head.name, head.root)  # first: another conversation may get the name
         session.index.drop(head.name)
+    drop_notes(session)
+    try:
+        traces.overwrite(*files)
+    except TierFull as error:
+        remark(session, f"its files keep traces of the log until `cyberkv gc` has room to write over them: {error}")
     data = {"forgotten": [{"name": head.name, "root": head.root} for head in forgotten]}
 
     def show() -> None:

@@ -2,13 +2,19 @@
 
 import re
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..cybergraph.errors import TierFull
 from .context import Session, pass_session
-from .output import answer, facts, say
+from .lock import drop_notes
+from .output import answer, facts, remark, say
 from .text import count, preview, size
+from .trust import keep_grounds
+
+if TYPE_CHECKING:
+    from ..cybergraph.keeping.gc import Garbage
 
 _SIZE = re.compile(r"([0-9]{1,64}(?:\.[0-9]{1,64})?) ?(?:([KMGT])iB|B)?")
 _TITLE_CHARS = 60
@@ -44,7 +50,8 @@ class Cap(click.ParamType[int | None]):
 def gc(session: Session, ctx: click.Context, *, dry_run: bool, cap: int | None) -> None:
     """Delete what no name, log, publication or pin needs.
 
-    What an interrupted fetch left goes, too; models stay. Files give free room back. Refuses while another process
+    What an interrupted fetch left goes, too; models stay. Files give free room back, and what was deleted is written
+    over where it lay in a database. Refuses while another process
     records, fetches or publishes here: what that still needs cannot be told from garbage.
 
     Under a cap, what nobody needs makes way for new blocks by itself, the longest unused first; after it go the leaves
@@ -65,11 +72,13 @@ def gc(session: Session, ctx: click.Context, *, dry_run: bool, cap: int | None) 
     else:
         if sets_cap and cap is None:
             write_cap(store.path, None)  # first: it must not depend on whether anything can be collected
-        garbage, swept = collect(store, index)
+        garbage, swept = collect(store, index, lambda found: _before(session, found))
         if sets_cap and cap is not None:
             room.fit(cap)
             write_cap(store.path, cap)
         evicted_leaves = room.evicted_leaves
+        drop_notes(session)
+        _overwrite(session)
     conversations = [
         {"root": cid, "title": root.title, "created": root.created, "tokens": root.length}
         for cid, root in garbage.conversations.items()
@@ -89,6 +98,26 @@ def gc(session: Session, ctx: click.Context, *, dry_run: bool, cap: int | None) 
         "cap_bytes": cap_bytes,
     }
     answer(session, data, lambda: _show(data))
+
+
+def _before(session: Session, garbage: "Garbage") -> None:
+    """Note what would be lost with what is about to go."""
+    from ..cybergraph.keeping.traces import Traces
+
+    keep_grounds(session, garbage.conversations)
+    if garbage.nodes or garbage.leaves:
+        Traces(session.home).expect()
+
+
+def _overwrite(session: Session) -> None:
+    from ..cybergraph.keeping.traces import Traces
+
+    traces = Traces(session.home)
+    try:
+        if traces.remain:
+            traces.overwrite(session.store, session.index)
+    except TierFull as error:
+        remark(session, f"its files keep traces of what was deleted until there is room to write over them: {error}")
 
 
 def _show(data: dict[str, Any]) -> None:

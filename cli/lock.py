@@ -13,6 +13,7 @@ from .names import name_of_head
 from .options import REF
 from .output import answer, facts, remark
 from .text import count, size
+from .trust import carry_origin, keep_grounds
 
 if TYPE_CHECKING:
     from ..cybergraph.access.owners import LockedFolder
@@ -41,6 +42,7 @@ def lock(session: Session, ref: str, *, key_name: str | None, weak: bool) -> Non
     from ..cybergraph.access.lineage import Lineage
     from ..cybergraph.access.owners import Owners
     from ..cybergraph.keeping.gc import collect
+    from ..cybergraph.keeping.traces import Traces
     from ..cybergraph.transfer.sealed import publish_sealed
 
     session.open_to_write()
@@ -64,21 +66,22 @@ def lock(session: Session, ref: str, *, key_name: str | None, weak: bool) -> Non
         _, report = publish_sealed(session.store, session.index, cid, begun, identity, progress, public=False)
     _locked_folder(session).keep(report.root, Owners.of(session.store, session.index, cid))
     session.index.begin_anew(name, cid, report.root, session.now())
+    traces = Traces(session.home)
     try:
-        garbage, _ = collect(session.store, session.index)
+        carry_origin(session, cid, cid)  # of what is sealed no block shows any more where it came from
+        traces.expect()
+        garbage, _ = collect(session.store, session.index, lambda found: keep_grounds(session, found.conversations))
     except (Refused, NotFound, Corrupt) as error:
         raise type(error)(
             f"{name} is sealed, but its plaintext is still here: {error.message}",
-            hint="`cyberkv gc` deletes it once that is over; to leave no traces, unlock and lock it again",
-            **error.data,
+            hint="`cyberkv gc` deletes it once that is over", **error.data,
         ) from error  # fmt: skip
     try:
-        session.store.overwrite_free()
-        session.index.overwrite_free()
+        traces.overwrite(session.store, session.index)
     except TierFull as error:
         raise TierFull(
             f"{name} is locked, but its files keep traces of it still: {error.message}",
-            hint="free some space, then unlock it and lock it again", **error.data,
+            hint="free some space, then run `cyberkv gc`", **error.data,
         ) from error  # fmt: skip
     data: dict[str, Any] = {
         "name": name, "root": report.root, "objects": len(report.cids), "bytes": report.bytes,
@@ -101,7 +104,7 @@ def unlock(session: Session, ref: str, *, key_name: str | None) -> None:
     from ..cybergraph.keeping.gc import collect
     from ..cybergraph.nodes import Sealed, decode_node
     from ..cybergraph.peers.local import StorePeer
-    from ..cybergraph.transfer.sealed import fetch_sealed
+    from ..cybergraph.transfer.fetch_sealed import fetch_sealed
 
     session.open_to_write()
     cid, name = _named(session, ref)
@@ -118,10 +121,16 @@ def unlock(session: Session, ref: str, *, key_name: str | None) -> None:
     session.index.begin_anew(name, cid, report.root, session.now())
     _locked_folder(session).forget(cid)
     try:
-        collect(session.store, session.index)
+        collect(session.store, session.index, lambda found: keep_grounds(session, found.conversations))
     except (Refused, NotFound, Corrupt) as error:
         remark(session, f"the sealed copy goes with the next `cyberkv gc`: {error.message}")
     answer(session, {"name": name, "root": report.root}, lambda: facts([("unlocked", name), ("root", report.root)]))
+
+
+def drop_notes(session: Session) -> None:
+    """Remove what is kept about locked conversations that nothing holds any more."""
+    if (session.home / "access" / "locked").is_dir():
+        _locked_folder(session).keep_only(session.index.roots())
 
 
 def _locked_folder(session: Session) -> "LockedFolder":

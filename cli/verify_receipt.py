@@ -1,6 +1,6 @@
 """`verify --level receipt`: who signed a conversation, and what exactly they claim."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ..cybergraph.chain import load_root, read_receipt, receipts_among
 from ..cybergraph.errors import Corrupt, CyberKVError, NotFound
@@ -15,11 +15,15 @@ if TYPE_CHECKING:
     from ..cybergraph.nodes import Receipt
 
 LEVEL = "receipt"
+MOST_EARLIER: Final = 1000
+"""Receipts before one that are followed."""
 MEANING = "signed execution receipt: it says who claims this, not that it is right"
 
 
 def verify_receipt(session: Session, ref: str) -> int:
     """Check every receipt of a conversation, or the one that REF names, and answer. Gives the exit code.
+
+    What a receipt names as the one before is followed through the whole store, published or not.
 
     Raises `NotFound` where nobody signed.
     """
@@ -69,8 +73,36 @@ def _check(session: Session, receipt: "Receipt") -> dict[str, Any]:
         "code": receipt.code,
         "domain": receipt.domain,
         "prev": receipt.prev,
+        "earlier": [{"cid": each.cid(), "root": each.root} for each in _earlier(session, receipt)],
         "reason": reason,
     }
+
+
+def _earlier(session: Session, receipt: "Receipt") -> "list[Receipt]":
+    """List the receipts before one, newest first, as far as they are here, sound, and of the same signer."""
+    from ..cybergraph.access.receipt import check_receipt
+
+    found: list[Receipt] = []
+    at = receipt
+    while at.prev is not None and len(found) < MOST_EARLIER:  # each names the one before by its hash: there is no cycle
+        before = read_receipt(session.store, at.prev)
+        if before is None or before.producer != receipt.producer:
+            break
+        try:
+            check_receipt(before)
+        except CyberKVError:
+            break
+        found.append(before)
+        at = before
+    return found
+
+
+def _trace(each: dict[str, Any]) -> str | None:
+    """Say how far the receipts before one were followed."""
+    if each["prev"] is None:
+        return None
+    followed = len(each["earlier"])
+    return f"{each['prev']}{f', {followed} followed from here' if followed else ', which is not here'}"
 
 
 def _show(root: "Cid", checked: list[dict[str, Any]]) -> None:
@@ -85,7 +117,7 @@ def _show(root: "Cid", checked: list[dict[str, Any]]) -> None:
                 ("claims", f"that {each['code']} gave this root"),
                 ("model", each["model"]),
                 ("domain", each["domain"] or "not one for all blocks, or not all computed by the signer"),
-                ("prev", each["prev"]),
+                ("prev", _trace(each)),
             ]
         )
         if each["reason"]:

@@ -19,7 +19,7 @@ def is_ours(session: Session, root: "Cid") -> bool:
     """Say whether a conversation is here without having come from anywhere.
 
     It then stays one that never left: what a copy of it mends makes it neither evictable nor known to others, and to go
-    on from it needs nobody's word.
+    on from it needs nobody's word but that for what it stands on.
     """
     is_here = session.store.has(root) or root in session.index.roots()
     return is_here and root not in session.index.sources() and trust_folder(session).origin(root) is None

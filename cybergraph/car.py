@@ -26,11 +26,12 @@ cyberkv.cybergraph.errors.TruncatedCar: CAR stream ends at byte 100, inside a bl
 from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO, Final, Protocol
 
+from .checks import most_bytes
 from .cid import CID_BYTES, Buffer, Cid
 from .dagcbor import decode, encode
 from .errors import Corrupt, LimitExceeded, MalformedCar, MalformedCid, TruncatedCar, UnsupportedFormat
 from .foreign import MOST_CID_BYTES, read_cid
-from .limits import MAX_CAR_HEADER_BYTES, MAX_CAR_SECTION_BYTES, MAX_LEAF_BYTES, MAX_NODE_BYTES
+from .limits import MAX_CAR_HEADER_BYTES, MAX_CAR_SECTION_BYTES
 from .staging import Room
 from .varint import read_varint, write_varint
 
@@ -40,7 +41,6 @@ GATHER_BUFFERS: Final = 1024
 
 _MOST_SIZE_BYTES: Final = 4
 """A size of more bytes is beyond every limit."""
-_MOST_BYTES: Final = {"dag-cbor": MAX_NODE_BYTES, "raw": MAX_LEAF_BYTES}
 
 
 def car_header(roots: Sequence[Cid]) -> bytes:
@@ -233,10 +233,9 @@ class CarReader:
 
 
 def _check_size(cid: Cid, size_bytes: int, offset: int) -> None:
-    most_bytes = _MOST_BYTES[cid.codec]
-    if size_bytes > most_bytes:
+    if size_bytes > most_bytes(cid):
         raise LimitExceeded(
-            f"CAR at byte {offset}: {cid.codec} block of {size_bytes} bytes, limit {most_bytes}",
+            f"CAR at byte {offset}: {cid.codec} block of {size_bytes} bytes, limit {most_bytes(cid)}",
             offset=offset,
         )
 

@@ -8,6 +8,7 @@ gives these keys and values. That takes a recomputation.
 from dataclasses import dataclass, field
 
 from .chain import load_root, walk
+from .checks import check_limits
 from .cid import Cid
 from .errors import BlockNotFound, Corrupt, CyberKVError
 from .index import Index, disagreement
@@ -86,6 +87,7 @@ def _check_bytes(store: Store, root_cid: Cid, root: Conversation, found: Integri
         seen.add(cid)
         is_leaf = cid.codec == "raw"
         try:
+            check_limits(cid, store.size_bytes(cid) or 0)
             data = store.get(cid)
             found.bytes += len(data)
             if not is_leaf:

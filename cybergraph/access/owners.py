@@ -4,7 +4,7 @@ A sealed copy does not say it, and opening one may not make foreign blocks one's
 neither a block nor a token: only how many blocks in a row the index held under which domains.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -94,3 +94,10 @@ class LockedFolder:
     def forget(self, sealed: Cid) -> None:
         """Remove what was noted."""
         (self._path / str(sealed)).unlink(missing_ok=True)
+
+    def keep_only(self, roots: Iterable[Cid]) -> None:
+        """Remove what was noted of all but these: what nobody holds any more is never unlocked."""
+        held = {str(root) for root in roots}
+        for path in self._path.glob("*"):
+            if not path.name.startswith(".") and path.name not in held:
+                path.unlink(missing_ok=True)

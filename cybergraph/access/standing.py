@@ -2,10 +2,16 @@
 
 Blocks that were computed here need nobody's word. Others need that of a trusted signer, or that the user accepted the
 conversation they came with. Anything may be looked at; this is asked before a model goes on from it.
+
+What came from elsewhere is known in two ways: by the notes of the trust folder, which name conversations, and by the
+index, which names the signer of a block. The notes count also where the index was lost and made anew, and knows nothing
+of who computed what: what no note covers is one's own then.
 """
 
-from collections.abc import Iterable, Sequence
-from itertools import islice
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import takewhile
 
 from ..chain import block_cids, load_root
 from ..cid import Cid
@@ -14,17 +20,20 @@ from ..index import Index, disagreement, is_own, signer_of
 from ..limits import MAX_SEGMENT_LINKS
 from ..nodes import Conversation, Segment
 from ..store.base import Store
-from .trust import Origin, TrustFolder
+from .trust import Ground, Origin, TrustFolder
 
 _HINT = "`cyberkv trust add KEY` trusts who signed; `cyberkv fetch {} --trust unsigned` accepts this one conversation"
 
 
-def origin_of(folder: TrustFolder, index: Index, root: Cid) -> Origin | None:
-    """Give what is known of a conversation that came from elsewhere, or None for one that was made here."""
-    known = folder.origin(root)
-    if known is None and root in index.sources():  # it came before anything of this kind was noted
-        return Origin(root, (), (), accepted=False)
-    return known
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """How far a conversation is the same as one that came from elsewhere."""
+
+    origin: Origin
+    tokens: int
+    """From the beginning on."""
+    rows: bool
+    """Whether the rows of its tail came from there, too."""
 
 
 def is_usable(origin: Origin, trusted: frozenset[bytes]) -> bool:
@@ -35,74 +44,125 @@ def is_usable(origin: Origin, trusted: frozenset[bytes]) -> bool:
 def require_usable(store: Store, index: Index, folder: TrustFolder, cid: Cid) -> None:
     """Refuse to go on from what nobody vouches for. Reads the page table alone.
 
-    A block names the one before it, so whoever vouches for one vouches for all before it: of the blocks that came from
-    elsewhere, the last one decides. Raises `Untrusted`, naming the signers; `BlockNotFound`, `BadReference`, `Corrupt`.
+    A block names the one before it, so whoever vouches for one vouches for all before it. Refused is a block that lies
+    beyond all that is vouched for, and came with some conversation, or is signed by somebody. Raises `Untrusted`,
+    naming the signers; `BlockNotFound`, `BadReference`, `Corrupt`.
     """
-    trusted, root = folder.trusted(), load_root(store, cid)
-    origin = origin_of(folder, index, cid)
-    vouched = origin is not None and is_usable(origin, trusted)
-    if origin is not None and not vouched and root.tail.kv:  # rows that no block has
-        raise _untrusted(cid, origin.signers)
-    blocks = list(block_cids(store, root))
-    last = _last_foreign(index, blocks, trusted)
-    if vouched or last is None:
-        return
-    holding = [each for each in _origins(folder, index) if _holds(store, each.root, root, last, blocks[last])]
-    if holding and not any(is_usable(each, trusted) for each in holding):
-        came = next((each.root for each in holding if each.root != cid), cid)
-        raise _untrusted(cid, [signer for each in holding for signer in each.signers], came)
-
-
-def carry_origin(folder: TrustFolder, index: Index, root: Cid, part: Cid) -> None:
-    """Note of a conversation that was made of the blocks of another that it came from where that came from.
-
-    Else nobody could tell any more once the other is gone. It has no rows of its own, so that a word for any
-    conversation with the same blocks is good for it as well. Raises `Corrupt`.
-    """
-    if part != root and (origin := origin_of(folder, index, root)) is not None:
-        folder.note(part, signers=origin.signers, accepted=origin.accepted)
-
-
-def _last_foreign(index: Index, blocks: Sequence[Cid], trusted: frozenset[bytes]) -> int | None:
-    """Find the last block that neither was computed here nor is signed by somebody trusted. Raises `Untrusted`."""
-    last, prev = None, None
-    for at, block in enumerate(blocks):
+    trusted, root, origins = folder.trusted(), load_root(store, cid), _origins(folder, index)
+    rows = [each for each in _own_claims(folder, origins, cid, root) if each.rows]
+    if root.tail.kv and rows and not any(is_usable(each.origin, trusted) for each in rows):  # rows that no block has
+        raise _untrusted(cid, rows)
+    open_blocks: list[tuple[int, set[bytes]]] = []
+    prev: Cid | None = None
+    for at, block in enumerate(block_cids(store, root)):
         answers = index.beside(block)
         owners = [each.domain for each in answers if each.block == block]
         if not any(map(is_own, owners)):
             if block in (rivals := disagreement(answers, prev, trusted)):
                 raise _contradicted(block, rivals)
-            if trusted.isdisjoint(filter(None, map(signer_of, owners))):
-                last = at
+            signers = {signer for signer in map(signer_of, owners) if signer is not None}
+            if trusted.isdisjoint(signers):
+                open_blocks.append((at * root.block_size, signers))
         prev = block
-    return last
+    if not open_blocks:
+        return
+    claims = list(claims_on(store, index, folder, cid, root))
+    good_tokens = max((each.tokens for each in claims if is_usable(each.origin, trusted)), default=0)
+    left = [(start, signers) for start, signers in open_blocks if start + root.block_size > good_tokens]
+    signed = {signer for _, signers in left for signer in signers}
+    bad = [each for each in claims if not is_usable(each.origin, trusted) and left and each.tokens > left[0][0]]
+    if bad or signed:
+        raise _untrusted(cid, bad, signed)
 
 
-def _origins(folder: TrustFolder, index: Index) -> Iterable[Origin]:
-    known = {origin.root: origin for origin in folder.origins()}
-    yield from known.values()
-    yield from (Origin(root, (), (), accepted=False) for root in index.sources() if root not in known)
+def claims_on(store: Store, index: Index, folder: TrustFolder, cid: Cid, root: Conversation) -> Iterator[Claim]:
+    """List what of a conversation came from elsewhere, as far as the notes tell. Raises `Corrupt`."""
+    origins = _origins(folder, index)
+    yield from _own_claims(folder, origins, cid, root)
+    for origin in origins.values():
+        if origin.root != cid and (tokens := _shared_tokens(store, origin.root, root)):
+            yield Claim(origin, tokens, rows=False)
+    for ground in folder.grounds():
+        if ground.root != cid and (tokens := min(ground.tokens, _shared_tokens(store, ground.root, root))):
+            yield Claim(_of(origins, ground.on), tokens, rows=False)
 
 
-def _holds(store: Store, other: Cid, root: Conversation, at: int, block: Cid) -> bool:
-    """Say whether another conversation has a block at the same place, and so everything before it."""
-    page, link = divmod(at, MAX_SEGMENT_LINKS)
+def _own_claims(folder: TrustFolder, origins: Mapping[Cid, Origin], cid: Cid, root: Conversation) -> Iterator[Claim]:
+    """List what is noted of a conversation itself."""
+    if cid in origins:
+        yield Claim(origins[cid], root.length, rows=True)
+    for ground in folder.grounds():
+        if ground.root == cid:
+            yield Claim(_of(origins, ground.on), ground.tokens, ground.rows)
+
+
+def _of(origins: Mapping[Cid, Origin], root: Cid) -> Origin:
+    return origins.get(root) or Origin(root, (), (), accepted=False)
+
+
+def carry_origin(store: Store, index: Index, folder: TrustFolder, root: Cid, part: Cid) -> None:
+    """Note of a conversation that was made of another, of its tokens from the first on, what that one stands on.
+
+    Else nobody could tell any more once the other is gone, or where the new one has the same rows in other blocks.
+    Raises `BlockNotFound`, `BadReference`, `Corrupt`.
+    """
+    made = load_root(store, part)
+    tail_start = made.length - len(made.tail.tokens)
+    for claim in list(claims_on(store, index, folder, root, load_root(store, root))):
+        if claim.origin.root != part:
+            rows = bool(made.tail.kv) and (claim.rows or tail_start < claim.tokens)
+            folder.stand(Ground(part, claim.origin.root, min(claim.tokens, made.length), rows))
+
+
+def keep_grounds(
+    store: Store, index: Index, folder: TrustFolder, leaving: Collection[Cid], staying: Iterable[Cid]
+) -> None:
+    """Note what conversations that stay stand on, before what shows it is deleted.
+
+    Takes a look at all that stay, but only if something leaves that tells where blocks came from. Raises `Corrupt`.
+    """
+    if any(each in leaving for each in (*_origins(folder, index), *(ground.root for ground in folder.grounds()))):
+        for root in staying:
+            with suppress(NotFound, Corrupt, BadReference):  # sealed, a receipt, or not here
+                carry_origin(store, index, folder, root, root)
+
+
+def _origins(folder: TrustFolder, index: Index) -> dict[Cid, Origin]:
+    """Give all that came from elsewhere; of what came before anything of this kind was noted, nobody is known."""
+    unsigned = {root: Origin(root, (), (), accepted=False) for root in index.sources()}
+    return unsigned | {origin.root: origin for origin in folder.origins()}
+
+
+def _shared_tokens(store: Store, other: Cid, root: Conversation) -> int:
+    """Count the tokens of the blocks that another conversation has from its beginning on as well."""
     try:
-        segments = load_root(store, other).segments
-        if page < len(root.segments) and segments[page : page + 1] == root.segments[page : page + 1]:
-            return True
-        links = [link for cid in islice(segments, page, page + 1) for link in Segment.decode(store.get(cid)).links]
-        return link < len(links) and links[link].to == block
+        theirs = load_root(store, other)
+        pages = list(_common(theirs.segments, root.segments))
+        blocks = len(pages) * MAX_SEGMENT_LINKS
+        at = len(pages)
+        if at < min(len(theirs.segments), len(root.segments)):
+            here, there = (
+                [link.to for link in Segment.decode(store.get(each.segments[at])).links] for each in (root, theirs)
+            )
+            blocks += len(list(_common(here, there)))
     except (NotFound, Corrupt, BadReference):  # it has not come whole: nothing that is here has it from there
-        return False
+        return 0
+    whole = root.length - len(root.tail.tokens)
+    return min(blocks * root.block_size, whole)
 
 
-def _untrusted(cid: Cid, signers: Iterable[bytes], came: Cid | None = None) -> Untrusted:
-    keys = sorted({signer.hex() for signer in signers})
+def _common(some: Sequence[Cid], others: Sequence[Cid]) -> Iterator[Cid]:
+    return (one for one, _ in takewhile(lambda pair: pair[0] == pair[1], zip(some, others, strict=False)))
+
+
+def _untrusted(cid: Cid, claims: Iterable[Claim], also: Iterable[bytes] = ()) -> Untrusted:
+    origins = [each.origin for each in claims]
+    keys = sorted({signer.hex() for each in origins for signer in each.signers} | {signer.hex() for signer in also})
+    came = next((each.root for each in origins if each.root == cid), origins[0].root if origins else cid)
     by = f"it is signed by {', '.join(keys)}, whom this home does not trust" if keys else "nobody signed it"
     return Untrusted(
         f"{cid} came from elsewhere and {by}: wrong keys and values would give wrong answers",
-        hint=_HINT.format(came or cid), cid=str(cid), signers=keys,
+        hint=_HINT.format(came), cid=str(cid), signers=keys,
     )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from ..cid import Cid
 from ..errors import Corrupt
 from ..limits import MAX_NODE_BYTES
 from ..nodes.base import Nested, Node, Record
-from ..nodes.kinds import Bool, Bytes, CidBytes, Listing, Text
+from ..nodes.kinds import Bool, Bytes, CidBytes, Listing, Text, Uint
 from ..private import changing, make_private_folder, open_regular, write_private
 from .ed25519 import check_public_key
 from .lineage import LABEL_BYTES
@@ -21,7 +21,7 @@ from .lineage import LABEL_BYTES
 MAX_SIGNERS: Final = 4096
 MAX_WORDS: Final = 64
 """Signers and receipts remembered for one conversation."""
-_SIGNERS, _CAME = "signers", "came"
+_SIGNERS, _CAME, _GROUNDS = "signers", "came", "grounds"
 
 N = TypeVar("N", bound=Node)
 
@@ -56,6 +56,21 @@ class Origin(Node):
     """Whether it may be used although nobody who is trusted signed it: the user said so, or typed a link to it."""
 
     TYPE: ClassVar = "cyberkv/origin"
+
+
+@dataclass(frozen=True, slots=True)
+class Ground(Node):
+    """What a conversation that was made here stands on, where its blocks alone do not tell, or not for much longer."""
+
+    root: Annotated[Cid, CidBytes()]
+    on: Annotated[Cid, CidBytes()]
+    """The conversation that came from elsewhere. It may be gone; what is known of it stays in its `Origin`."""
+    tokens: Annotated[int, Uint()]
+    """Tokens at the beginning of `root` whose keys and values come from there."""
+    rows: Annotated[bool, Bool()]
+    """Whether the rows of its tail do, too."""
+
+    TYPE: ClassVar = "cyberkv/ground"
 
 
 class TrustFolder:
@@ -97,23 +112,68 @@ class TrustFolder:
 
     def origins(self) -> Iterator[Origin]:
         """List all that came from elsewhere, also what has not come whole. Raises `Corrupt`."""
-        for path in sorted((self._path / _CAME).glob("*")):
-            if not path.name.startswith(".") and (found := _read(path, Origin)) is not None:
-                yield found
+        return self._all(_CAME, Origin)
+
+    def grounds(self) -> Iterator[Ground]:
+        """List what conversations that were made here stand on. Raises `Corrupt`."""
+        return self._all(_GROUNDS, Ground)
 
     def note(
         self, root: Cid, *, signers: Iterable[bytes] = (), receipts: Iterable[Cid] = (), accepted: bool = False
     ) -> None:
-        """Remember of a conversation that it came from elsewhere, and what of it was signed; nothing is forgotten."""
+        """Remember of a conversation that it came from elsewhere, and what of it was signed.
+
+        Beyond `MAX_WORDS`, what is left out is the newest of the least: those who are trusted come first, then those
+        who signed something else that came here, then whoever else was heard of first. So nobody is pushed out by keys
+        made for the purpose. Receipts of those who are trusted come before others.
+        """
         with changing(self._path):
-            known = self.origin(root) or Origin(root, (), (), accepted=False)
+            noted = self.origin(root)
+            known = noted or Origin(root, (), (), accepted=False)
+            named, trusted = list(signers), self.trusted()
+            words = tuple(receipts)
+            is_trusted = not trusted.isdisjoint(named)
             changed = replace(
                 known,
-                signers=tuple(dict.fromkeys((*signers, *known.signers)))[:MAX_WORDS],
-                receipts=tuple(dict.fromkeys((*receipts, *known.receipts)))[:MAX_WORDS],
+                signers=self._most(root, tuple(dict.fromkeys((*known.signers, *named))), trusted),
+                receipts=tuple(dict.fromkeys((*words, *known.receipts) if is_trusted else (*known.receipts, *words)))[
+                    :MAX_WORDS
+                ],
                 accepted=known.accepted or accepted,
             )
-            self._write(f"{_CAME}/{_file_name(root)}", changed)
+            if changed != noted:
+                self._write(f"{_CAME}/{_file_name(root)}", changed)
+
+    def unaccept(self, root: Cid) -> bool:
+        """Take back that a conversation may be used whoever signed it, and say whether that was so."""
+        with changing(self._path):
+            known = self.origin(root)
+            if known is None or not known.accepted:
+                return False
+            self._write(f"{_CAME}/{_file_name(root)}", replace(known, accepted=False))
+        return True
+
+    def stand(self, ground: Ground) -> None:
+        """Remember what a conversation stands on; of the same twice, what reaches further."""
+        name = f"{_GROUNDS}/{_file_name(ground.root + ground.on)}"
+        with changing(self._path):
+            if (known := _read(self._path / name, Ground)) is not None:
+                ground = replace(ground, tokens=max(known.tokens, ground.tokens), rows=known.rows or ground.rows)
+            if ground != known:
+                self._write(name, ground)
+
+    def _most(self, root: Cid, signers: tuple[bytes, ...], trusted: frozenset[bytes]) -> tuple[bytes, ...]:
+        if len(signers) <= MAX_WORDS:
+            return signers
+        elsewhere = {signer for each in self.origins() if each.root != root for signer in each.signers}
+        ranked = sorted(signers, key=lambda signer: (signer not in trusted, signer not in elsewhere))  # it is stable
+        staying = {*ranked[:MAX_WORDS]}
+        return tuple(signer for signer in signers if signer in staying)
+
+    def _all(self, folder: str, kind: type[N]) -> Iterator[N]:
+        for path in sorted((self._path / folder).glob("*")):
+            if not path.name.startswith(".") and (found := _read(path, kind)) is not None:
+                yield found
 
     def _write(self, name: str, node: Node) -> None:
         path = self._path / name
@@ -121,8 +181,8 @@ class TrustFolder:
         write_private(path, [node.encode()], sync=True)
 
 
-def _file_name(root: Cid) -> str:
-    return hashlib.sha256(root).hexdigest()[:32]
+def _file_name(name: bytes) -> str:
+    return hashlib.sha256(name).hexdigest()[:32]
 
 
 def _read(path: Path, kind: type[N]) -> N | None:

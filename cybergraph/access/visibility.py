@@ -51,14 +51,19 @@ class Marks(Node):
     def mark(self, tokens: Sequence[int], start: int, end: int, visibility: Visibility) -> "Marks":
         """Mark tokens from `start` up to `end`, over what was marked there before.
 
-        Raises `OutOfRange` for a span that is empty or beyond the end, `LimitExceeded` for too many marks.
+        A private mark that ends before `end` stays under the new one: for a conversation that ends there, such as a
+        fork, it may be all that says so. Raises `OutOfRange` for a span that is empty or beyond the end,
+        `LimitExceeded` for too many marks.
         """
         if not 0 <= start < end <= len(tokens):
             raise OutOfRange(
                 f"no span {start}:{end} in {len(tokens)} tokens", hint="START:END, END not included",
                 start=start, end=end, tokens=len(tokens),
             )  # fmt: skip
-        covered = {mark for mark in self._holding(tokens) if start <= mark.start and mark.end <= end}
+        covered = {
+            mark for mark in self._holding(tokens)
+            if start <= mark.start and mark.end <= end and (mark.end == end or mark.visibility == "public")
+        }  # fmt: skip
         new = Mark(start, end, visibility, digests(tokens, [end])[end])
         return _bounded([*(mark for mark in self.marks if mark not in covered), new])
 
@@ -81,14 +86,18 @@ class Marks(Node):
     def cut(self, tokens: Sequence[int], at: int) -> "Marks":
         """Add marks for the first `at` tokens, so that what is cut off inside a span keeps its visibility there.
 
-        Each stands behind the one that it was cut from, and so changes nothing for the whole. Raises as `mark`.
+        Each stands behind the one that it was cut from, and so changes nothing for the whole. What is said to be
+        private of just these tokens already stays so, whatever has become of the whole since. Raises as `mark`.
         """
         cutting = {mark for mark in self._holding(tokens) if mark.start < at < mark.end}
         digest = digests(tokens, [at])[at]
+        private = [mark for mark in self.marks if mark.tokens == digest and mark.visibility == "private"]
         marks: list[Mark] = []
         for mark, following in zip_longest(self.marks, self.marks[1:]):
             marks.append(mark)
-            if mark in cutting and (part := replace(mark, end=at, tokens=digest)) != following:
+            part = replace(mark, end=at, tokens=digest)
+            opens = part.visibility == "public" and any(mark.start < each.end for each in private)
+            if mark in cutting and part != following and not opens:
                 marks.append(part)
         return _bounded(marks)
 

@@ -41,6 +41,10 @@ class Content(ABC):
     def get(self, cid: AnyCid) -> bytes:
         """Give a block, checked against its CID. Raises `BlockNotFound`, `Corrupt`."""
 
+    def peek(self, cid: AnyCid, count: int) -> bytes:
+        """Give the first bytes of a block, for its kind and not to be handed on. Raises as `get`."""
+        return self.get(cid)[:count]
+
     @abstractmethod
     def graph(self, root: AnyCid, *, dups: bool, room: Room = heap_room) -> Runs:
         """Walk depth first from `root`, without recursion, following every link to something that may be shown.

@@ -28,6 +28,7 @@ from ..errors import Corrupt, MalformedCid, ProofRejected, Refused
 from ..foreign import AnyCid, AnyValue, parse_cid
 from ..peers.proving import ASK_AT, PROVE_AT, WANTS
 from .content import Content
+from .limits import is_local, reader
 from .passes import LIFE_S, Passes, bearer
 from .refusal import REFUSED, refuse
 from .withheld import Shown, Withheld
@@ -106,7 +107,8 @@ class Door:
         body = await _body(request, MOST_ASKED_BYTES)
         fields = _fields(body, "root", "scheme")
         root, scheme = _typed(fields["root"], str), _typed(fields["scheme"], str)
-        return _answer({"challenge": await run_in_threadpool(self._issue, root, scheme)})
+        host = request.client.host if request.client is not None else ""
+        return _answer({"challenge": await run_in_threadpool(self._issue, root, scheme, host)})
 
     async def prove(self, request: Request) -> Response:
         """Check a proof and answer with a token."""
@@ -119,7 +121,7 @@ class Door:
         token = bearer(request.headers.get("authorization", ""))
         return None if token is None else self._passes.root(token, self._now_s())
 
-    def _issue(self, text: str, scheme: str) -> bytes:
+    def _issue(self, text: str, scheme: str, host: str) -> bytes:
         try:
             root: AnyCid = parse_cid(text)
         except MalformedCid as error:
@@ -130,7 +132,8 @@ class Door:
         terms = sealed.terms
         if scheme not in SCHEMES:
             raise refuse(403, "access is not proven by this scheme here")
-        return _judged(lambda: self._verifier.issue(scheme, terms, now_s=self._now_s()).encode())
+        asker = None if is_local(host) else reader(host)
+        return _judged(lambda: self._verifier.issue(scheme, terms, now_s=self._now_s(), asker=asker).encode())
 
     def _check(self, data: bytes, proof: bytes) -> str:
         if not self._checks.acquire(blocking=False):
@@ -180,10 +183,15 @@ def _typed(value: AnyValue, kind: type[V]) -> V:
 
 
 def _judged(work: Callable[[], V]) -> V:
-    """Do the work. Raises `HTTPException` 403 for a proof that is turned down, 400 for what is no challenge."""
+    """Do the work. Raises `HTTPException` 403 for a proof that is turned down, 400 for what is no challenge.
+
+    And 429 for who has to answer some first.
+    """
     try:
         return work()
     except ProofRejected as error:
+        if (retry_s := error.data.get("retry_s")) is not None:
+            raise refuse(429, error.message, **{"Retry-After": str(retry_s)}) from error
         raise refuse(403, error.message) from error
     except (Corrupt, Refused) as error:
         raise refuse(400, error.message) from error

@@ -41,14 +41,14 @@ def guarded(app: ASGIApp, content: Content, metrics: Metrics, names: Iterable[st
     beside = Starlette(routes=[Route("/healthz", health), Route("/metrics", show_metrics)])
 
     async def either(scope: Scope, receive: Receive, send: Send) -> None:
-        is_beside = scope["path"] == "/healthz" or (scope["path"] == "/metrics" and _is_near(Request(scope), own))
+        is_beside = scope["path"] == "/healthz" or (scope["path"] == "/metrics" and is_near(Request(scope), own))
         await (beside if is_beside else app)(scope, receive, send)
 
     return Limited(Counted(either, metrics), metrics.refused)
 
 
-def _is_near(request: Request, own: frozenset[str]) -> bool:
-    """Whether a program on this machine asks, for itself.
+def is_near(request: Request, own: frozenset[str]) -> bool:
+    """Whether a program on this machine asks, for itself, by a loopback address or one of its `own` names.
 
     A browser here may be told by another site that the site's name is an address of this machine, and lets its scripts
     read what they then get by that name. The name still stands in the request.

@@ -113,6 +113,10 @@ class CountedContent(Content):
         self._single.inc()
         return data
 
+    def peek(self, cid: AnyCid, count: int) -> bytes:
+        """See `Content`. What is looked at and not handed on is not counted."""
+        return self._content.peek(cid, count)
+
     def graph(self, root: AnyCid, *, dups: bool, room: Room = heap_room) -> Runs:
         """See `Content`."""
         for run in self._content.graph(root, dups=dups, room=room):

@@ -21,6 +21,9 @@ from .content import Content, Runs
 from .sealedroot import SealedRoot, read_sealed_root
 
 _MAGIC: Final = (LEAF.magic, PAGE.magic)
+_MAGIC_BYTES: Final = 3
+MOST_PEEKED: Final = 1 << 14
+"""Raw blocks of which it is remembered whether they look sealed, about 200 bytes each."""
 _NOTHING: Final[frozenset[AnyCid]] = frozenset()
 _WORD: Final = (1 << 64) - 1
 
@@ -40,6 +43,8 @@ class Withheld:
         self._all: frozenset[AnyCid] = _NOTHING
         self._named: frozenset[AnyCid] = _NOTHING
         self._contested: frozenset[AnyCid] = _NOTHING
+        self._peeked: dict[AnyCid, bool] = {}
+        """In the order in which they were looked at. What a CID names never changes, so nothing here goes stale."""
 
     def refresh(self) -> None:
         """Take note of what was published or withdrawn. Cheap where nothing was."""
@@ -88,6 +93,18 @@ class Withheld:
         """Say whether a sealed root names this sealed block."""
         return cid in self._named
 
+    def looks_sealed(self, cid: AnyCid) -> bool:
+        """Say whether a block begins as a sealed leaf or page does. Raises as `Content.get`."""
+        if cid.codec != "raw":
+            return False
+        if (known := self._peeked.get(cid)) is None:
+            known = self._content.peek(cid, _MAGIC_BYTES) in _MAGIC
+            with self._lock:
+                self._peeked[cid] = known
+                if len(self._peeked) > MOST_PEEKED:
+                    del self._peeked[next(iter(self._peeked))]
+        return known
+
     @property
     def edition(self) -> str:
         """What tells what is sealed now from what was before; nothing where nothing is."""
@@ -132,8 +149,14 @@ class Shown(Content):
         return self._content.roots()
 
     def size_bytes(self, cid: AnyCid) -> int | None:
-        """See `Content`."""
-        return None if self._hides(cid) else self._content.size_bytes(cid)
+        """See `Content`. Reads a raw block for its first bytes, once: no method may say more than `get`."""
+        size_bytes = None if self._hides(cid) else self._content.size_bytes(cid)
+        if size_bytes is None or cid in self._opened:
+            return size_bytes
+        try:
+            return None if self._withheld.looks_sealed(cid) else size_bytes
+        except BlockNotFound:  # it went just now
+            return None
 
     def get(self, cid: AnyCid) -> bytes:
         """See `Content`."""
@@ -177,7 +200,7 @@ class Shown(Content):
         return cid in self._withheld and cid not in self._opened
 
     def _is_kept_back(self, cid: AnyCid, data: Buffer) -> bool:
-        return cid.codec == "raw" and bytes(data[:3]) in _MAGIC and cid not in self._opened
+        return cid.codec == "raw" and bytes(data[:_MAGIC_BYTES]) in _MAGIC and cid not in self._opened
 
 
 def _absent(cid: AnyCid) -> BlockNotFound:

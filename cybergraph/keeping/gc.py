@@ -1,7 +1,7 @@
 """Give back what nobody needs: blocks that no name, log, publication or pin reaches, and the files that held them."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -79,9 +79,12 @@ def find_garbage(store: DiskStore, index: Index) -> Garbage:
     )  # fmt: skip
 
 
-def collect(store: DiskStore, index: Index) -> tuple[Garbage, Swept]:
+def collect(
+    store: DiskStore, index: Index, leaving: Callable[[Garbage], None] = lambda _: None
+) -> tuple[Garbage, Swept]:
     """Delete what nobody needs and shrink the files. Call it while this process builds towards no root itself.
 
+    `leaving` is told of the garbage before any of it goes, and may raise: then nothing does.
     The index lets go of a block before the store does, so a kill at any point leaves nothing that names what is gone.
     Raises `Refused` while another process writes, and as `find_garbage`; then nothing is deleted.
     """
@@ -89,6 +92,7 @@ def collect(store: DiskStore, index: Index) -> tuple[Garbage, Swept]:
         if not alone:
             raise busy()
         garbage = find_garbage(store, index)
+        leaving(garbage)
         index.remove_blocks(garbage.nodes)
         doomed = garbage.leaves + garbage.nodes
         for start in range(0, len(doomed), DELETE_BLOCKS):

@@ -12,7 +12,6 @@ from typing import ClassVar, Protocol, Self
 
 from ..cid import Buffer, Cid
 from ..errors import BlockNotFound
-from ..limits import MAX_LEAF_BYTES, MAX_NODE_BYTES
 from ..staging import Room, heap_room
 
 
@@ -101,8 +100,3 @@ def not_held(name: str, cids: Sequence[Cid | str]) -> BlockNotFound:
     """Build the error for blocks that a peer lacks."""
     more = f" and {len(cids) - 1} more" if len(cids) > 1 else ""
     return BlockNotFound(f"{name} does not hold {cids[0]}{more}", peer=name, cids=[str(cid) for cid in cids])
-
-
-def most_bytes(cid: Cid) -> int:
-    """Give the largest block that may stand behind a CID of this codec."""
-    return MAX_LEAF_BYTES if cid.codec == "raw" else MAX_NODE_BYTES

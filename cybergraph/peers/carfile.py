@@ -10,10 +10,11 @@ from typing import ClassVar, Final, TypeAlias
 
 from ..carindex import CarIndex
 from ..carsection import Section
+from ..checks import most_bytes
 from ..cid import Buffer, Cid
 from ..errors import CyberKVError, TruncatedCar
 from ..staging import Room, heap_room
-from .base import Peer, most_bytes, not_held
+from .base import Peer, not_held
 
 _RUN_BYTES: Final = 1 << 20
 _RUN_BLOCKS: Final = 256

@@ -12,6 +12,7 @@ from http.client import HTTPException
 from typing import ClassVar, Final
 
 from ..car import read_car
+from ..checks import most_bytes
 from ..cid import Buffer, Cid
 from ..errors import (
     AccessDenied,
@@ -26,7 +27,7 @@ from ..errors import (
 from ..limits import MAX_CAR_HEADER_BYTES, MAX_CAR_SECTION_BYTES
 from ..staging import Room
 from .answers import CAR, RAW, CarBody, check_type, retry_after_s
-from .base import Peer, Prover, most_bytes, not_held
+from .base import Peer, Prover, not_held
 from .line import Answer, Line, Patience
 from .proving import WANTS, Entry
 from .reach import ANYWHERE, Reach

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self
 
+from ..checks import check_limits
 from ..cid import Buffer, Cid
-from ..errors import BlockNotFound, DigestMismatch, LimitExceeded, MalformedBytes
-from ..limits import MAX_LEAF_BYTES, MAX_NODE_BYTES
+from ..errors import BlockNotFound, DigestMismatch, MalformedBytes
 from ..nodes import Node
 
 
@@ -141,11 +141,7 @@ def check_block(cid: Cid, data: Buffer, *, hashed: bool) -> None:
 def limit_size(cid: Cid, data: Buffer) -> int:
     """Give the length of a block that is not too large. Raises `LimitExceeded`."""
     size_bytes = memoryview(data).nbytes
-    limit_bytes = MAX_LEAF_BYTES if cid.codec == "raw" else MAX_NODE_BYTES
-    if size_bytes > limit_bytes:
-        raise LimitExceeded(
-            f"block {cid} of {size_bytes} bytes, limit {limit_bytes}", cid=str(cid), size_bytes=size_bytes
-        )
+    check_limits(cid, size_bytes)
     return size_bytes
 
 

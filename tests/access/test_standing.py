@@ -1,5 +1,6 @@
 """Whose word a conversation stands on, at any length; and the private files that say so."""
 
+import shutil
 import stat
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +11,7 @@ import pytest
 
 from cyberkv.cybergraph.access import Identity
 from cyberkv.cybergraph.access.receipt import check_receipt, common_domain, make_receipt
-from cyberkv.cybergraph.access.standing import require_usable
+from cyberkv.cybergraph.access.standing import carry_origin, keep_grounds, require_usable
 from cyberkv.cybergraph.access.trust import MAX_WORDS, TrustFolder
 from cyberkv.cybergraph.chain import build_root, closure, load_root, missing
 from cyberkv.cybergraph.cid import Cid
@@ -30,6 +31,7 @@ class Home:
     """A store, an index and a trust folder, with conversations of one token a block."""
 
     def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.store, self.index = MemoryStore(), Index(folder / "index")
         self.trust = TrustFolder(folder / "trust")
 
@@ -103,6 +105,78 @@ def test_blocks_that_nobody_is_known_to_have_brought_are_ones_own(home: Home) ->
     assert home.usable(home.root(blocks))
 
 
+@pytest.mark.parametrize("signed", [False, True])
+@pytest.mark.parametrize("length", [3, 256, 300])
+def test_a_lost_index_launders_nothing(home: Home, length: int, *, signed: bool) -> None:
+    domain = signed_domain(KEYS[0]) if signed else UNKNOWN_DOMAIN
+    fetched = home.blocks("f" * length, domain)
+    root = home.root(fetched)
+    home.trust.note(root, signers=KEYS[:1] if signed else ())
+    grown = home.root(home.blocks("own", "here", fetched), "grown")
+    cut = home.root(fetched[:2], "cut")
+    mine = home.root(home.blocks("mine", "here"))
+    home.trust.add(KEYS[0], "")
+    expected = [signed] * 3 + [True]
+    assert [home.usable(each) for each in (root, grown, cut, mine)] == expected
+    forget_everything(home)
+    assert home.index.rebuild(home.store).blocks == length + 7
+    assert [home.usable(each) for each in (root, grown, cut, mine)] == expected
+    home.trust.remove(KEYS[0])
+    assert [home.usable(each) for each in (root, grown, cut, mine)] == [False] * 3 + [True]
+
+
+def forget_everything(home: Home) -> None:
+    home.index.close()
+    shutil.rmtree(home.folder / "index")
+    home.index = Index(home.folder / "index")
+
+
+def test_what_leaves_is_remembered_by_what_stays(home: Home) -> None:
+    fetched = home.blocks("foreign", UNKNOWN_DOMAIN)
+    further = home.blocks("more", UNKNOWN_DOMAIN, fetched)
+    root, longer = home.root(fetched), home.root(further)
+    home.trust.note(root, accepted=True)
+    home.trust.note(longer)
+    roots = {
+        "grown": home.root(home.blocks("own", "here", fetched), "grown"),
+        "cut": home.root(fetched[:4], "cut"),
+        "beyond": home.root(further[:9], "beyond"),
+        "mine": home.root(home.blocks("mine", "here")),
+    }
+    before = {"grown": True, "cut": True, "beyond": False, "mine": True}
+    assert {name: home.usable(each) for name, each in roots.items()} == before
+    keep_grounds(home.store, home.index, home.trust, {roots["mine"]}, roots.values())
+    assert list(home.trust.grounds()) == []  # the control: nothing of what left came from elsewhere
+    keep_grounds(home.store, home.index, home.trust, {root, longer}, roots.values())
+    home.store.delete_many([root, longer])
+    for lost in (False, True):
+        if lost:
+            forget_everything(home)
+            home.index.rebuild(home.store)
+        assert {name: home.usable(each) for name, each in roots.items()} == before
+    again = home.root(home.blocks("again", "here", fetched), "again")
+    assert home.usable(again)  # by what is known of the others
+    keep_grounds(home.store, home.index, home.trust, {*roots.values()}, [again])
+    home.store.delete_many(roots.values())
+    assert home.trust.unaccept(root)
+    assert not home.usable(again)
+    assert not home.trust.unaccept(root)
+    assert not home.trust.unaccept(again)
+
+
+def test_what_is_made_of_the_same_rows_in_other_blocks_stands_on_the_same(home: Home) -> None:
+    fetched = home.blocks("foreign", UNKNOWN_DOMAIN)
+    root = home.root(fetched)
+    home.trust.note(root, signers=KEYS[:1])
+    grown = home.root(home.blocks("own", "here", fetched), "grown")
+    moved = home.root(home.blocks("moved", UNKNOWN_DOMAIN), "other blocks")
+    assert home.usable(moved)  # the control
+    carry_origin(home.store, home.index, home.trust, grown, moved)
+    assert not home.usable(moved)
+    home.trust.add(KEYS[0], "")
+    assert home.usable(moved)
+
+
 def test_a_block_of_a_trusted_signer_is_vouched_for_in_any_conversation(home: Home) -> None:
     blocks = home.blocks("ab", signed_domain(KEYS[0]))
     home.trust.note(home.root(blocks), signers=KEYS[:1])
@@ -165,6 +239,39 @@ def test_the_folder_is_private_and_forgets_nothing(tmp_path: Path) -> None:
     assert not folder.remove(KEYS[0])
     with pytest.raises(BadKey):
         folder.add(bytes(32), "nobody")
+
+
+def test_junk_pushes_out_nobody_who_counts(tmp_path: Path) -> None:
+    folder = TrustFolder(tmp_path / "trust")
+    root, other = (Cid.of(name, "dag-cbor", "sha2-256") for name in (b"root", b"other"))
+    junk = [number.to_bytes(32, "big") for number in range(10_000)]
+    trusted, known, first, late = KEYS[0], bytes([254]) * 32, bytes([255]) * 32, KEYS[1]
+    words = {each: Cid.of(each, "dag-cbor", "sha2-256") for each in (trusted, known, first, late)}
+    folder.add(trusted, "")
+    folder.note(other, signers=[known])
+    for each in (first, known, trusted):
+        folder.note(root, signers=[each], receipts=[words[each]])
+    for start in range(0, len(junk), 100):
+        some = junk[start : start + 100]
+        folder.note(root, signers=some, receipts=[Cid.of(each, "dag-cbor", "sha2-256") for each in some])
+    for each in junk[:50]:
+        folder.note(root, signers=[each])
+    origin = folder.origin(root)
+    assert origin is not None
+    assert len(origin.signers) == len(origin.receipts) == MAX_WORDS
+    assert {trusted, known, first} <= {*origin.signers}
+    assert {words[each] for each in (trusted, known, first)} <= {*origin.receipts}
+    folder.note(root, signers=[late], receipts=[words[late]])
+    assert late not in set(getattr(folder.origin(root), "signers"))  # noqa: B009
+    folder.add(late, "")
+    folder.note(root, signers=[late], receipts=[words[late]])  # once it is trusted it is heard
+    origin = folder.origin(root)
+    assert origin is not None
+    assert {trusted, known, first, late} <= {*origin.signers}
+    assert words[late] in origin.receipts
+    before = next((tmp_path / "trust" / "came").iterdir()).stat().st_mtime_ns
+    folder.note(root, signers=junk[200:300])
+    assert next((tmp_path / "trust" / "came").iterdir()).stat().st_mtime_ns == before  # nothing to write
 
 
 def test_several_at_once_lose_nothing(tmp_path: Path) -> None:

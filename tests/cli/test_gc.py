@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from cyberkv.cybergraph.cid import Cid
+from cyberkv.cybergraph.errors import TierFull
 from cyberkv.cybergraph.store import DiskStore
 from tests.cli.conftest import STORY, Command
 
@@ -231,3 +232,59 @@ def test_repair_from_a_file(story: Command, tmp_path: Path) -> None:
     assert repaired["ok"]
     assert [each["blocks"] for each in repaired["refetched"]] == [1]
     assert story.json("verify", "story")["failed"] == []
+
+
+def raw_files(folder: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file())
+
+
+def test_the_files_of_a_home_hold_nothing_of_what_was_deleted(story: Command) -> None:
+    """Searched is every byte of every file, whatever a database calls free."""
+    story("prefill", "-", "--name", "other", stdin=OTHER)
+    root = Cid.parse(story.json("show", "other")["cid"])
+    with DiskStore(story.home / "store", read_only=True) as store:
+        everything = set(store.cids())
+    story("forget", "story")
+    story("gc")
+    with DiskStore(story.home / "store", read_only=True) as store:
+        gone = {cid: store.get(cid) for cid in store.cids() if cid in everything}
+    model = story.json("model", "list")["models"][0]["cid"]
+    del gone[Cid.parse(model)]
+    assert root in gone
+    leaves = [data for cid, data in gone.items() if cid.codec == "raw"]
+    nodes = [data for cid, data in gone.items() if cid.codec != "raw"]
+    assert len(leaves) >= 9
+    assert len(nodes) >= 11
+    before = raw_files(story.home)
+    assert all(data in before for data in (*leaves, *nodes))  # the control
+    assert root.digest in raw_files(story.home / "index")
+    story("forget", "other")
+    assert root.digest not in raw_files(story.home / "index")
+    assert all(data in raw_files(story.home) for data in (*leaves, *nodes))
+    story("gc")
+    after = raw_files(story.home)
+    for data in (*leaves, *nodes):
+        assert data not in after
+        assert data[len(data) // 3 : len(data) // 3 + 64] not in after
+    assert all(cid.digest not in after for cid in gone)
+    assert story("fsck").exit_code == 0
+    assert not (story.home / "traces").exists()
+
+
+def test_a_gc_that_was_killed_leaves_its_traces_to_the_next(story: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    with DiskStore(story.home / "store", read_only=True) as store:
+        block = next(store.get(cid) for cid in store.cids() if b"cyberkv/block" in store.get(cid))
+    story("forget", "story")
+    with monkeypatch.context() as patched:
+        full = TierFull("no room left")
+        patched.setattr(DiskStore, "overwrite_free", lambda _: (_ for _ in ()).throw(full))
+        assert "keep traces" in story("gc").stderr
+    assert block in raw_files(story.home / "store")
+    assert story.json("gc")["nodes"] == 0
+    assert block not in raw_files(story.home / "store")
+
+
+def test_a_gc_that_deletes_nothing_writes_nothing(story: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DiskStore, "overwrite_free", None)
+    assert story.json("gc")["nodes"] == 0
+    assert story.json("gc", "--dry-run")["nodes"] == 0

@@ -104,3 +104,17 @@ def test_what_is_foreign_does_not_become_ones_own(story: Command, elsewhere: Com
     elsewhere.json("unlock", "story")
     assert elsewhere.json("why", "-", stdin=STORY)["verdicts"] == before
     assert elsewhere.error(5, "run", "go on", "--from", "story")["kind"] == "untrusted"
+
+
+def test_a_forgotten_conversation_leaves_no_note_of_its_lock(story: Command) -> None:
+    story("prefill", "-", "--name", "other", stdin="Another conversation of its own, of some length.")
+    for name in ("story", "other"):
+        story.json("lock", name, "--weak", *([] if name == "story" else ["--key", "me"]))
+    notes = story.home / "access" / "locked"
+    sealed = {each["name"]: each["root"] for each in story.json("list")["conversations"]}
+    assert {path.name for path in notes.iterdir()} == {*sealed.values()}
+    story("forget", "story")
+    assert {path.name for path in notes.iterdir()} == {sealed["other"]}
+    story("gc")
+    story("unlock", "other")
+    assert list(notes.iterdir()) == []

@@ -262,3 +262,24 @@ def test_private_tokens_do_not_become_public_by_a_wider_span(story: Command) -> 
     assert "4:12 was marked private" in exact.stderr
     story.json("mark", "story", "--private", "4:12")
     assert story.json("mark", "story", "--clear", "--public", "0:20")["public_tokens"] == 20
+
+
+@pytest.mark.parametrize("at", [33, 38])
+def test_what_becomes_public_here_stays_private_in_a_fork(story: Command, at: int) -> None:
+    story("mark", "story", *MIXED)
+    story("fork", "story", "--at", at, "--name", "branch")
+    story("fork", "story", "--at", 60, "--name", "longer")
+    before = story.json("mark", "branch")["spans"]
+    assert [(each["start"], each["end"], each["visibility"]) for each in before] == [
+        (0, 30, "public"), (30, at, "private"),
+    ]  # fmt: skip
+    opened = story("--json", "mark", "story", "--public", "30:39")
+    assert opened.json["public_tokens"] == 85
+    assert "branch" not in opened.stderr
+    assert story.json("mark", "branch")["spans"] == before
+    assert story.json("publish", "branch", "--dry-run")["text"] == STORY[:30]
+    assert story.json("mark", "longer")["public_tokens"] == 60  # the control: it has the whole span
+    story("fork", "story", "--at", at, "--name", "late")  # the same tokens as `branch`
+    assert story.json("mark", "late")["spans"] == before
+    story("mark", "branch", "--public", f"30:{at}")
+    assert story.json("mark", "branch")["public_tokens"] == at

@@ -11,6 +11,7 @@ from cyberkv.cybergraph.access.proof import (
     LIFETIME_S,
     MAX_CHALLENGE_BYTES,
     MAX_LIFETIME_S,
+    MOST_OPEN_EACH,
     SCHEMES,
     SKEW_S,
     Challenge,
@@ -241,6 +242,31 @@ def test_expired_challenges_are_dropped_when_the_next_is_issued() -> None:
     assert verifier.open_count == 6
     verifier.issue(DEFAULT_SCHEME, TERMS, now_s=NOW_S + LIFETIME_S)
     assert verifier.open_count == 2
+
+
+def test_one_asker_leaves_room_for_others_and_nothing_stays_behind() -> None:
+    verifier = Verifier(HERE, max_open=3 * MOST_OPEN_EACH)
+
+    def issue(asker: str | None, now_s: int = NOW_S) -> Challenge:
+        return verifier.issue(DEFAULT_SCHEME, TERMS, now_s=now_s, asker=asker)
+
+    mine = [issue("me", NOW_S + at // 32) for at in range(MOST_OPEN_EACH)]
+    for now_s in (NOW_S + 1, NOW_S + LIFETIME_S - 1):
+        with pytest.raises(ProofRejected) as caught:
+            issue("me", now_s)
+        assert (caught.value.data["reason"], caught.value.data["retry_s"]) == ("too-many", NOW_S + LIFETIME_S - now_s)
+    data = mine[-1].encode()
+    assert verifier.check(data, reply(data, now_s=NOW_S + 1), TERMS, now_s=NOW_S + 1).ok
+    issue("me", NOW_S + 1)  # what is answered waits no more
+    for at in range(10_000):
+        issue(f"stranger {at}", NOW_S + 1)
+    assert verifier.open_count == 3 * MOST_OPEN_EACH
+    assert len(verifier._each) == 3 * MOST_OPEN_EACH
+    expect("not-open", lambda: verifier.check(mine[0].encode(), reply(mine[0].encode()), TERMS, now_s=NOW_S))
+    issue(None, NOW_S + 2 * LIFETIME_S)
+    assert (verifier.open_count, verifier._each) == (1, {})
+    for _ in range(2 * MOST_OPEN_EACH):
+        issue(None)  # who is not counted
 
 
 def test_of_many_threads_with_one_answer_one_is_let_in() -> None:

@@ -99,3 +99,47 @@ def test_a_receipt_of_what_is_not_public_shows_nothing_of_it(world: World) -> No
     world.index.publish(world.store.put_node(secret), ())
     for url in ("/", f"/ipfs/{secret.cid()}"):
         assert "Nobody may see this" not in browse(world.app(), url).body.decode()
+
+
+def test_conversations_are_compared_by_their_receipts(world: World) -> None:
+    harbour, grown = sign(world, "harbour"), sign(world, "grown")
+    names = {"harbour": harbour, "grown": grown}
+    expected = browse(world.app(), f"/diff?a={world.roots['harbour']}&b={world.roots['grown']}").text
+    for a in (names["harbour"].cid(), world.roots["harbour"]):
+        for b in (names["grown"].cid(), world.roots["grown"]):
+            assert "Where they part" in browse(world.app(), f"/diff?a={a}&b={b}").text
+    shown = browse(world.app(), f"/diff?a={harbour.cid()}&b={grown.cid()}")
+    assert f"/ipfs/{world.roots['harbour']}" in shown.links
+    assert "Common blocks" in expected
+    assert "Common blocks" in shown.text
+
+
+def test_what_a_receipt_cannot_lead_to_is_said(world: World) -> None:
+    grown = world.roots["grown"]
+    forged = publish(world, replace(sign(world, "grown"), producer=EVE.public().signing))
+    secret = make_receipt(ALICE, load_root(world.store, world.roots["secret"]), "cyberkv", None)
+    world.index.publish(world.store.put_node(secret), ())
+    for a, words in (
+        (forged.cid(), "signature does not hold"),
+        (secret.cid(), "is not served here"),
+        (load_root(world.store, grown).model, "not the CID of a conversation"),
+        ("nonsense", "not the CID of a conversation"),
+    ):
+        page = browse(world.app(), f"/diff?a={a}&b={grown}")
+        assert words in page.text
+        assert "Common blocks" not in page.text
+
+
+def test_the_receipt_before_is_a_link_where_it_is_here(world: World) -> None:
+    first = sign(world, "harbour")
+    second = publish(
+        world, make_receipt(ALICE, load_root(world.store, world.roots["grown"]), "cyberkv", None, first.cid())
+    )
+    assert f"/ipfs/{first.cid()}" in browse(world.app(), f"/ipfs/{second.cid()}").links
+    lost = publish(
+        world,
+        make_receipt(ALICE, load_root(world.store, world.roots["grown"]), "cyberkv", None, world.roots["secret"]),
+    )
+    page = browse(world.app(), f"/ipfs/{lost.cid()}")
+    assert "not here" in page.text
+    assert f"/ipfs/{world.roots['secret']}" not in page.links

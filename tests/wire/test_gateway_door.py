@@ -10,7 +10,15 @@ from typing import Any
 import pytest
 
 from cyberkv.cybergraph.access import make_grant
-from cyberkv.cybergraph.access.proof import LIFETIME_S, SCHEMES, Challenge, Reader, Terms, answer, make_ring
+from cyberkv.cybergraph.access.proof import (
+    LIFETIME_S,
+    SCHEMES,
+    Challenge,
+    Reader,
+    Terms,
+    answer,
+    make_ring,
+)
 from cyberkv.cybergraph.chain import closure
 from cyberkv.cybergraph.cid import Cid
 from cyberkv.cybergraph.gateway import build_app, patience
@@ -345,13 +353,13 @@ def test_a_body_that_does_not_come(door: Door, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_ten_thousand_challenges_do_not_pile_up(home: Home, talk: SealedTalk, door: Door) -> None:
-    door._issue(str(talk.root), KEY)
+    door._issue(str(talk.root), KEY, "127.0.0.1")
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()
         for _ in range(10_000):
             home.clock.now_s += 1  # each is good for a minute
-            door._issue(str(talk.root), KEY)
+            door._issue(str(talk.root), KEY, "127.0.0.1")
         after, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

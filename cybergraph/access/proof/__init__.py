@@ -6,7 +6,7 @@ A proof guards bandwidth and released keys, not the content: what is sealed is k
 
 from .access_sig import AccessSig
 from .answering import answer
-from .asking import MAX_OPEN, Verifier
+from .asking import MAX_OPEN, MOST_OPEN_EACH, Verifier
 from .challenge import LIFETIME_S, MAX_CHALLENGE_BYTES, MAX_LIFETIME_S, SKEW_S, Challenge
 from .group import Group, native_or_plain
 from .member_sig import MemberSig
@@ -18,7 +18,6 @@ from .scheme import ProofScheme, Terms, Verdict
 
 __all__ = [
     "DEFAULT_SCHEME", "LIFETIME_S", "MAX_CHALLENGE_BYTES", "MAX_LIFETIME_S", "MAX_OPEN", "MIN_RING_KEYS",
-    "SCHEMES", "SKEW_S", "AccessSig", "Challenge", "Group", "MemberSig", "ProofScheme", "Reader", "Registry",
-    "RingOr",
-    "Terms", "Verdict", "Verifier", "answer", "check_ring", "make_ring", "native_or_plain",
+    "MOST_OPEN_EACH", "SCHEMES", "SKEW_S", "AccessSig", "Challenge", "Group", "MemberSig", "ProofScheme", "Reader",
+    "Registry", "RingOr", "Terms", "Verdict", "Verifier", "answer", "check_ring", "make_ring", "native_or_plain",
 ]  # fmt: skip

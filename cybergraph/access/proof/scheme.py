@@ -20,7 +20,7 @@ Hides = Literal["nothing", "reader-in-group", "reader-in-ring"]
 
 Reason = Literal[
     "unknown-scheme", "not-answered", "too-large", "audience", "expired", "too-far-ahead", "grant", "root", "not-open",
-    "wrong-key", "no-ring", "wrong-ring", "not-a-member", "bad-proof",
+    "too-many", "wrong-key", "no-ring", "wrong-ring", "not-a-member", "bad-proof",
 ]  # fmt: skip
 
 _NEW_CHALLENGE: Final = "ask for a new challenge"
@@ -34,6 +34,7 @@ _WORDS: Final[dict[Reason, tuple[str, str]]] = {
     "grant": ("the challenge is about another grant", "fetch the newest grant"),
     "root": ("the challenge is about another root", ""),
     "not-open": ("the challenge was not issued here, or is used", _NEW_CHALLENGE),
+    "too-many": ("too many challenges wait for an answer from there", "answer them, or wait until one has expired"),
     "wrong-key": ("the key is not the one of this grant", "the readers may have changed: fetch the newest grant"),
     "no-ring": ("the grant names no ring, or its keys are not here", ""),
     "wrong-ring": ("the ring is not the one that the grant names", ""),
@@ -42,10 +43,12 @@ _WORDS: Final[dict[Reason, tuple[str, str]]] = {
 }
 
 
-def rejected(scheme: str, reason: Reason) -> ProofRejected:
-    """Build the error for a challenge or proof that is turned down. Data: `scheme`, `reason`."""
+def rejected(scheme: str, reason: Reason, **more: int) -> ProofRejected:
+    """Build the error for a challenge or proof that is turned down. Data: `scheme`, `reason`, and `more`."""
     words, hint = _WORDS[reason]
-    return ProofRejected(f"proof of access by {scheme!r:.80}: {words}", hint=hint, scheme=scheme[:80], reason=reason)
+    return ProofRejected(
+        f"proof of access by {scheme!r:.80}: {words}", hint=hint, scheme=scheme[:80], reason=reason, **more
+    )
 
 
 @dataclass(frozen=True, slots=True)

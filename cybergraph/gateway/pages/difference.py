@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ...cid import Cid
+from ...errors import MalformedCid
 from ...identity import Difference, diff
 from ...limits import MAX_SEGMENT_LINKS
 from ...nodes import Block, Conversation
@@ -54,15 +55,15 @@ class Parting:
 
 
 def diff_page(sources: Sources, request: Request) -> Response:
-    """Compare the conversations that the query names as `a` and `b`; without them, ask for two."""
+    """Compare the conversations that the query names as `a` and `b`, by their receipts or roots; else ask for two."""
     texts = {letter: request.query_params.get(letter, "").strip().removeprefix("ipfs://")[:200] for letter in "ab"}
     troubles, sides = [], []
     for letter, text in texts.items():
-        root = sources.reader.named(text)
-        if root is not None:
-            sides.append(Side(letter, Cid.parse(text), root))
-        elif text:
-            troubles.append(f"{letter} is not the CID of a conversation that can be read here.")
+        found = _side(sources.reader, letter, text) if text else None
+        if isinstance(found, Side):
+            sides.append(found)
+        elif found is not None:
+            troubles.append(found)
     if len(sides) < 2:
         known, _ = sources.known()
         status = 404 if troubles else 200
@@ -77,6 +78,30 @@ def diff_page(sources: Sources, request: Request) -> Response:
         request, "diff.html", texts=texts, troubles=troubles, sides=sides, parting=parting, differs=differs, known=(),
         shared_bytes=parting.blocks * a.root.block_size * token_bytes(models[0]) if models[0] else None,
     )  # fmt: skip
+
+
+def _side(reader: Reader, letter: str, text: str) -> Side | str:
+    """Find what was named, or say why it cannot be compared."""
+    unreadable = f"{letter} is not the CID of a conversation that can be read here."
+    try:
+        cid = Cid.parse(text)
+    except MalformedCid:
+        return unreadable
+    receipt = reader.receipt(cid)
+    if receipt is not None:
+        cid = receipt.root
+    root = reader.conversation(cid)
+    if root is not None:
+        return Side(letter, cid, root)
+    if receipt is not None:
+        return (
+            f"{letter} is a receipt whose signature holds; the conversation that it signs, {cid}, is not served here."
+        )
+    if reader.is_receipt(cid):
+        return f"{letter} is a receipt whose signature does not hold: what it names is not looked at."
+    if reader.sealed(cid) is not None:
+        return f"{letter} is sealed: only who can open it can compare it, with `cyberkv diff` at home."
+    return unreadable
 
 
 def _parting(sources: Sources, a: Side, b: Side) -> Parting:

@@ -91,6 +91,16 @@ class Reader:
         except CANNOT_READ:
             return None
 
+    def is_receipt(self, cid: AnyCid) -> bool:
+        """Say whether a block is a receipt, whether its signature is good or not."""
+        if not isinstance(cid, Cid) or cid.codec != "dag-cbor" or not self.here(cid):
+            return False
+        try:
+            self.node(Receipt, cid)
+        except CANNOT_READ:
+            return False
+        return True
+
     def sealed(self, cid: AnyCid) -> Sealed | None:
         """Give the root of a sealed conversation; None for anything else."""
         if not isinstance(cid, Cid) or cid.codec != "dag-cbor" or not self.here(cid):

@@ -19,4 +19,5 @@ def receipt_page(sources: Sources, request: Request, cid: Cid, receipt: Receipt,
         check_receipt(receipt, root)
     except (Corrupt, AccessDenied) as error:
         reason = error.message
-    return page(request, "receipt.html", cid=cid, place=place, receipt=receipt, root=root, reason=reason)
+    prev = None if receipt.prev is None else sources.reader.receipt(receipt.prev)
+    return page(request, "receipt.html", cid=cid, place=place, receipt=receipt, root=root, reason=reason, prev=prev)

@@ -6,12 +6,13 @@ from contextlib import suppress
 from typing import Any, ClassVar, Final, Self
 
 from ...car import read_car
+from ...checks import most_bytes
 from ...cid import Buffer, Cid
 from ...errors import BlockNotFound, Corrupt, PeerMisbehaved, RpcFailed
 from ...limits import MAX_CAR_SECTION_BYTES
 from ...nodes import links
 from ...staging import Room
-from ..base import Peer, most_bytes, not_held
+from ..base import Peer, not_held
 from ..line import Body, Patience
 from ..window import Window
 from .address import Credential, RpcAddress
