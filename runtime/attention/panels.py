@@ -26,6 +26,25 @@ def flash(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float) ->
     return out[0], lse[0, :, :, None]
 
 
+def key_span(start: int, rows: int, window: int | None) -> tuple[int, int]:
+    """Give the first and last (excluded) position that attention from `rows` rows at `start` reads.
+
+    One row reads what it sees. Several read whole panels: beginning the keys at a multiple of 256 changes no byte, so
+    `panel_attention` may be given positions counted from the first of them.
+
+    >>> key_span(600, 1, None), key_span(600, 1, 8), key_span(600, 16, None), key_span(600, 16, 8)
+    ((0, 601), (593, 601), (0, 768), (256, 768))
+    """
+    if rows == 1:
+        return 0 if window is None else max(0, start - window + 1), start + 1
+    return seen_from(start // PANEL_KEYS * PANEL_KEYS, window), -(-(start + rows) // PANEL_KEYS) * PANEL_KEYS
+
+
+def seen_from(panel: int, window: int | None) -> int:
+    """Give the start of the panel in which the window of a panel's first row begins."""
+    return 0 if window is None else max(0, panel - window + 1) // PANEL_KEYS * PANEL_KEYS
+
+
 def panel_attention(q: Tensor, keys: Tensor, values: Tensor, start: int, window: int | None, scale: float) -> Tensor:
     """Attend from rows at positions `start`, `start + 1`, … to all keys at or before each, in canonical order.
 
@@ -63,15 +82,15 @@ def _attend_panel(
         mask = _mask(offset, rows, padded, group, PANEL_KEYS, None, q.dtype)
         out, lse = flash(asking, keys[:, panel:end], values[:, panel:end], mask, scale)
         if panel:
-            out = _join(*flash(asking, keys[:, :panel], values[:, :panel], None, scale), out, lse).to(q.dtype)
+            out = join(*flash(asking, keys[:, :panel], values[:, :panel], None, scale), out, lse).to(q.dtype)
     else:
-        seen = max(0, panel - window + 1) // PANEL_KEYS * PANEL_KEYS
+        seen = seen_from(panel, window)
         mask = _mask(panel - seen + offset, rows, padded, group, end - seen, window, q.dtype)
         out, _ = flash(asking, keys[:, seen:end], values[:, seen:end], mask, scale)
     return out.view(kv_heads, padded, group, head_dim)[:, :rows].transpose(0, 1).reshape(rows, heads * head_dim)
 
 
-def _join(out: Tensor, lse: Tensor, own_out: Tensor, own_lse: Tensor) -> Tensor:
+def join(out: Tensor, lse: Tensor, own_out: Tensor, own_lse: Tensor) -> Tensor:
     """Weigh two results over different keys by their log-sum-exp. Effects: both are overwritten.
 
     Plain products and sums, no fused multiply-add, which a library may or may not use at the end of a loop.
