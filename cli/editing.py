@@ -1,0 +1,226 @@
+"""A conversation that is edited: what its home says of its spans, and how an edit becomes its newest root."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+from ..cybergraph.chain import block_cids, fork_root, load_root
+from ..cybergraph.chain import tokens as tokens_of
+from ..cybergraph.cid import Cid
+from ..cybergraph.errors import Refused
+from ..cybergraph.nodes import Conversation, Model
+from ..cybergraph.refs import resolve_root
+from .context import Session
+from .identities import access_folder
+from .interrupt import stoppable
+from .mark import RANGE
+from .marking import carry_marks
+from .names import name_of_head, say_moves, slug, unique
+from .progress import bar
+from .trust import carry_origin
+
+if TYPE_CHECKING:
+    from ..cybergraph.access.visibility import Marks
+    from ..runtime.edits.folder import EditsFolder
+    from ..runtime.edits.receipt import Cut, EditReceipt, Mode
+    from ..runtime.edits.spans import Ledger, Span
+    from ..runtime.live import Live
+
+
+class Named(NamedTuple):
+    """What a person wrote to name a part of a conversation."""
+
+    cut: "Cut"
+    span: "Span | None"
+    """None for a range of tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Edited:
+    """A conversation with its spans, as it was before the edit."""
+
+    session: Session
+    ref: str
+    cid: Cid
+    root: Conversation
+    name: str | None
+    """The name that ends at this root."""
+    tokens: list[int]
+    folder: "EditsFolder"
+    ledger: "Ledger"
+
+    @classmethod
+    def read(cls, session: Session, ref: str) -> "Edited":
+        """Read what REF names. Raises as `resolve_root` and `load_root`, and `Corrupt`."""
+        from ..runtime.edits.folder import EditsFolder
+
+        cid = resolve_root(ref, session.index, session.store)
+        root = load_root(session.store, cid)
+        tokens, folder = tokens_of(session.store, root), EditsFolder(session.home / "edits")
+        name = name_of_head(session.index, ref, cid)
+        return cls(session, ref, cid, root, name, tokens, folder, folder.ledger(tokens))
+
+    @property
+    def model(self) -> Model:
+        """The identity of the model."""
+        return Model.decode(self.session.store.get(self.root.model))
+
+    def named(self, text: str) -> Named:
+        """Read START:END, or the name or id of a span. Raises `NameNotFound`, and a usage error."""
+        from ..runtime.edits.receipt import Cut
+
+        if ":" in text:
+            start, end = RANGE.convert(text, None, None)
+            return Named(Cut(start, len(self.tokens) if end is None else end), None)
+        span = self.ledger.find(text)
+        return Named(span.cut, span)
+
+    def elsewhere(self, start: int) -> tuple[str, ...]:
+        """Name the copies of what stands at `start`, in its context, that an edit does not reach."""
+        from ..runtime.edits.elsewhere import copies
+
+        given = self._given() if (self.session.home / "access").is_dir() else []
+        store, index = self.session.store, self.session.index
+        leave_out = [self.name] if self.name else []
+        return copies(store, index, self.tokens[: start + 1], leave_out=leave_out, given=given)
+
+    def _given(self) -> list[str]:
+        """Name what was published for some, where, and for how many."""
+        found = []
+        for lineage in access_folder(self.session).lineages():
+            if lineage.name in (self.name, str(self.cid)):
+                roots = [*([] if lineage.last is None else [lineage.last.root]), *lineage.earlier]
+                found += [f"given to {len(lineage.readers)} readers as {root}" for root in roots]
+                found += [f"pinned on {pin.node} as {pin.name}" for pin in lineage.pins]
+        return found
+
+
+def compute(edited: Edited, cuts: "Sequence[Cut]", mode: "Mode", *, forget: bool) -> "tuple[Cid, str, EditReceipt]":
+    """Edit with the model and record the result. Ctrl-C leaves the conversation as it was."""
+    from .recording import start
+
+    session = edited.session
+    name = edited.name or unique(session.index, f"{slug(edited.root.title)}-edit")
+    recording = start(session, model=None, name=name, from_ref=edited.ref, base=name)
+    from ..runtime.checkpoint import checkpoint
+    from ..runtime.edits.evict import evict
+
+    live = cast("Live", recording.live)  # nothing was selected
+    elsewhere = edited.elsewhere(cuts[0].start)
+    with stoppable() as stop, bar(session, "evict") as draw:
+
+        def progress(done: int, total: int) -> None:
+            draw(done, total)
+            stop.check()
+
+        receipt = evict(live, cuts, mode, progress=progress, elsewhere=elsewhere)
+        parent, fork_at = _lineage(edited, cuts)
+        new = checkpoint(live, title=name, created=session.now(), parent=parent, fork_at=fork_at)
+        commit(edited, new, name, cuts, receipt, forget=forget)
+    return new, name, receipt
+
+
+def roll_back(edited: Edited, cuts: "Sequence[Cut]", *, forget: bool) -> "tuple[Cid, str, EditReceipt]":
+    """Take the end away, without a model: the tokens of a cut block are kept, its rows are made when it goes on."""
+    from ..runtime.edits.derived import derived
+    from ..runtime.edits.receipt import EditReceipt
+    from ..runtime.edits.refusal import refusal_of_cuts, refusal_of_model
+    from ..runtime.geometry import Geometry
+
+    session, model = edited.session, edited.model
+    if wrong := refusal_of_cuts(cuts, edited.root.length, "rollback") or refusal_of_model(model):
+        raise wrong
+    at = cuts[0].start
+    name = edited.name or unique(session.index, f"{slug(edited.root.title)}-edit")
+    say_moves(session, name, edited.cid)
+    block_bytes = Geometry.from_model(model).block_bytes
+    forked, kept = fork_root(
+        session.store, edited.cid, at, block_bytes=block_bytes, title=name, created=session.now()
+    )  # fmt: skip
+    parent, fork_at = _lineage(edited, cuts)
+    new = session.store.put_node(replace(load_root(session.store, forked), parent=parent, fork_at=fork_at))
+    blocks = list(block_cids(session.store, edited.root))
+    gone = derived(session.index, edited.root.model, blocks[kept:], kept=blocks[:kept])
+    receipt = EditReceipt(
+        mode="rollback", exact=edited.root.approx is None, recomputed_tokens=0,
+        dropped_tokens=edited.root.length - at, dropped_blocks=len(blocks) - kept,
+        invalidated=session.index.remove_blocks(gone), elsewhere=edited.elsewhere(at), domain=None,
+    )  # fmt: skip
+    commit(edited, new, name, cuts, receipt, forget=forget)
+    return new, name, receipt
+
+
+def drop_branch(edited: Edited, span: "Span") -> "tuple[Edited, EditReceipt]":
+    """Take what only a branch holds out of the index, and give the branch. Raises `NameNotFound`, `Refused`."""
+    from ..runtime.edits.derived import derived
+    from ..runtime.edits.receipt import EditReceipt
+
+    session, at = edited.session, span.start
+    branch = Edited.read(session, span.branch)
+    if branch.tokens[:at] != edited.tokens[:at]:
+        raise Refused(
+            f"{span.branch} stands for another conversation now, not for a branch of this one",
+            hint=f"`cyberkv log {span.branch}` shows what it was", branch=span.branch,
+        )  # fmt: skip
+    dropped = list(block_cids(session.store, branch.root))[at // edited.root.block_size :]
+    gone = derived(session.index, edited.root.model, dropped, kept=list(block_cids(session.store, edited.root)))
+    receipt = EditReceipt(
+        mode="branch", exact=edited.root.approx is None, recomputed_tokens=0, dropped_tokens=len(branch.tokens) - at,
+        dropped_blocks=len(dropped), invalidated=session.index.remove_blocks(gone), domain=None,
+        elsewhere=branch.elsewhere(at) if len(branch.tokens) > at else (),
+    )  # fmt: skip
+    return branch, receipt
+
+
+def _lineage(edited: Edited, cuts: "Sequence[Cut]") -> tuple[Cid | None, int | None]:
+    """Say what the edited conversation is a fork of: what it was, as far as that is still its beginning."""
+    if edited.name is None:
+        return edited.cid, cuts[0].start
+    root = edited.root
+    return root.parent, None if root.fork_at is None else min(root.fork_at, cuts[0].start)
+
+
+def commit(edited: Edited, new: Cid, name: str, cuts: "Sequence[Cut]", receipt: "EditReceipt", *, forget: bool) -> None:
+    """Make an edited conversation the newest root of its name.
+
+    The name moves last, when marks, spans and the receipt of the new root are kept: a kill before it leaves the old
+    conversation, one after it the new. With `forget`, earlier roots of the name are let go.
+    """
+    from ..runtime.edits.folder import Edit
+
+    session, folder, created = edited.session, edited.folder, edited.session.now()
+    tokens, ledger = list(edited.tokens), edited.ledger
+    for cut in reversed(cuts):
+        del tokens[cut.start : cut.end]
+        ledger = ledger.without(cut)
+    _carry_marks(edited, tokens, cuts)
+    carry_origin(session, edited.cid, new)
+    if ledger.spans:
+        folder.change_spans(lambda book: book.with_ledger(tokens, ledger))
+    folder.keep(Edit(None if forget else edited.cid, new, created, receipt))
+    if not forget or edited.name is None:
+        session.index.set_head(name, new, created)
+        return
+    session.index.begin_anew(name, edited.cid, new, created)
+    folder.change_spans(lambda book: book.forget(edited.tokens, tokens))
+    folder.forget(edited.cid, [edited.tokens[cut.start : cut.end] for cut in cuts])
+
+
+def _carry_marks(edited: Edited, tokens: list[int], cuts: "Sequence[Cut]") -> None:
+    """Let what is left keep its visibility: marks hold for tokens, and those after a cut are others now."""
+    if cuts[0].end == len(edited.tokens):
+        carry_marks(edited.session, lambda: edited.tokens, cuts[0].start)
+        return
+    if not (edited.session.home / "access").is_dir():
+        return
+
+    def change(marks: "Marks") -> "Marks":
+        for span in marks.spans(edited.tokens) or ():
+            start, end = span.start, span.end
+            for cut in reversed(cuts):
+                start, end = cut.moved(start), cut.moved(end)
+            if span.end > cuts[0].start and start < end:
+                marks = marks.mark(tokens, start, end, span.visibility)
+        return marks
+
+    access_folder(edited.session).change_marks(change)

@@ -1,0 +1,274 @@
+"""`evict` from the command line: what goes, what it says, what stays private, and the way back."""
+
+from pathlib import Path
+
+import pytest
+from tokenizers import pre_tokenizers
+
+from cyberkv.cli.interrupt import Stop
+from cyberkv.cybergraph.chain import load_root, tokens
+from cyberkv.cybergraph.cid import Cid
+from cyberkv.cybergraph.index import Index
+from cyberkv.cybergraph.store import DiskStore
+from tests.cli.conftest import STORY, Command
+
+# One token a letter; blocks of 16; 85 letters.
+LETTERS = sorted(pre_tokenizers.ByteLevel.alphabet())
+SPAN = "forty-one ships "
+AT = STORY.index(SPAN)
+END = AT + len(SPAN)
+
+
+def text_of(command: Command, root: str) -> str:
+    with DiskStore(command.home / "store", read_only=True) as store:
+        return "".join(LETTERS[token] for token in tokens(store, load_root(store, Cid.parse(root)))).replace("Ġ", " ")
+
+
+def root_of(command: Command, name: str) -> str:
+    return str(command.json("log", name)["roots"][-1]["root"])
+
+
+def indexed(command: Command) -> int:
+    with Index(command.home / "index") as index:
+        return len(list(index.entries()))
+
+
+def test_the_fixture_is_what_it_seems(story: Command) -> None:
+    assert text_of(story, root_of(story, "story")) == STORY
+    assert indexed(story) == 5
+
+
+def test_an_exact_eviction_is_what_was_never_said(story: Command, elsewhere: Command) -> None:
+    old = root_of(story, "story")
+    done = story.json("evict", "story", f"{AT}:{END}")
+    elsewhere("prefill", "-", "--name", "never", stdin=STORY[:AT] + STORY[END:])
+    elsewhere("prefill", "-", "--name", "poisoned", stdin=STORY)
+    assert text_of(story, done["root"]) == STORY[:AT] + STORY[END:]
+    assert (done["old_root"], done["name"], done["approx"]) == (old, "story", None)
+    receipt = done["receipt"]
+    assert receipt["mode"] == "exact"
+    assert receipt["exact"]
+    assert (receipt["dropped_tokens"], receipt["dropped_blocks"], receipt["invalidated"]) == (len(SPAN), 4, 4)
+    assert receipt["recomputed_tokens"] == len(STORY) - len(SPAN) - AT // 16 * 16
+    answers = {
+        name: home.json("run", "so", "--from", name, "--max-tokens", 8)
+        for home, name in ((story, "story"), (elsewhere, "never"), (elsewhere, "poisoned"))
+    }
+    assert answers["story"]["text"] == answers["never"]["text"]
+    assert answers["poisoned"]["text"] != answers["never"]["text"]
+    assert story.json("diff", done["root"], old)["common_tokens"] >= AT
+    assert story.json("fsck")["findings"] == []
+
+
+def test_the_old_root_is_the_way_back(story: Command) -> None:
+    old = root_of(story, "story")
+    before = story.json("run", "so", "--from", old, "--name", "before", "--max-tokens", 4)
+    done = story.json("evict", "story", f"{AT}:{END}")
+    assert [each["root"] for each in story.json("log", "story")["roots"]] == [old, done["root"]]
+    after = story.json("run", "so", "--from", done["old_root"], "--name", "after", "--max-tokens", 4)
+    assert after["text"] == before["text"]
+
+
+def test_forgetting_lets_the_old_root_go(story: Command) -> None:
+    story("evict", "story", f"{AT}:{END}", "--name", "ships")
+    old = root_of(story, "story")
+    done = story.json("evict", "story", "ships", "--forget")
+    assert [each["root"] for each in story.json("log", "story")["roots"]] == [done["root"]]
+    story("gc")
+    story.error(3, "show", old)
+    [edit] = story.json("evict", "story", "--list")["edits"]
+    assert edit["old_root"] is None
+    kept = b"".join(path.read_bytes() for path in (story.home / "edits").rglob("*") if path.is_file())
+    assert Cid.parse(old) not in kept
+    assert text_of(story, done["root"]) == STORY[:AT] + STORY[END:]
+
+
+def test_a_rollback_needs_no_model(story: Command) -> None:
+    for record in (story.home / "models").glob("*"):
+        record.rename(story.home / f"moved-{record.name}")
+    done = story.json("evict", "story", "40:", "--mode", "rollback")
+    assert text_of(story, done["root"]) == STORY[:40]
+    receipt = done["receipt"]
+    assert (receipt["exact"], receipt["recomputed_tokens"], receipt["dropped_tokens"]) == (True, 0, len(STORY) - 40)
+    assert (receipt["dropped_blocks"], receipt["invalidated"], receipt["domain"]) == (3, 3, None)
+
+
+def test_a_fast_eviction_says_what_it_is_everywhere(story: Command) -> None:
+    told = story("evict", "story", f"{AT}:{END}", "--mode", "fast").stdout
+    assert "influence survives in the deeper layers" in " ".join(told.split())
+    shown = story.json("log", "story")["roots"][-1]
+    assert "influence survives in deeper layers" in shown["approx"]
+    [edit] = story.json("evict", "story", "--list")["edits"]
+    assert edit["receipt"]["exact"] is False
+    assert "survives" in edit["receipt"]["note"]
+    page = " ".join(story("evict", "-h").stdout.split())
+    assert "does NOT forget" in page
+    assert indexed(story) == 1  # the block before the span
+    again = story.json("prefill", "-", "--name", "again", stdin=STORY[:AT] + STORY[END:])
+    assert again["tokens_reused"] == 16
+    repaired = story.json("evict", "story", "0:1")
+    assert repaired["receipt"]["exact"]
+    assert repaired["approx"] is None
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "line"),
+    [
+        (2, "out-of-range", ["evict", "story", "80:90"]),
+        (2, "out-of-range", ["evict", "story", "9:9"]),
+        (5, "refused", ["evict", "story", "10:20", "--mode", "rollback"]),
+        (5, "refused", ["evict", "story", "10:20", "--mode", "branch"]),
+        (3, "name-not-found", ["evict", "story", "nothing"]),
+        (2, "usage", ["evict", "story"]),
+        (2, "usage", ["evict", "story", "1:2", "--name", "x", "--list"]),
+        (2, "bad-reference", ["evict", "story", "1:2", "--name", "3:4"]),
+        (2, "bad-reference", ["evict", "story", "1:200", "--name", "x"]),
+        (3, "not-found", ["evict", "story", "--gate", "{list}"]),
+    ],
+)
+def test_what_cannot_be_is_refused_and_changes_nothing(
+    code: int, kind: str, line: list[str], story: Command, tmp_path: Path
+) -> None:
+    (tmp_path / "list").write_text("fog\n")
+    before = story.json("log", "story")
+    assert story.error(code, *(part.format(list=tmp_path / "list") for part in line))["kind"] == kind
+    assert story.json("log", "story") == before
+    assert indexed(story) == 5
+
+
+def test_spans_are_named_listed_and_renumbered(story: Command) -> None:
+    story("evict", "story", f"{AT}:{END}", "--name", "ships")
+    story("evict", "story", "0:4", "--name", "the")
+    fog = STORY.index("the fog")
+    listed = story.json("evict", "story", f"{fog}:{fog + 7}", "--name", "fog")
+    assert [(each["id"], each["name"], each["text"]) for each in listed["spans"]] == [
+        (2, "the", "The "), (1, "ships", SPAN), (3, "fog", "the fog"),
+    ]  # fmt: skip
+    done = story.json("evict", "story", "ships")
+    assert [(each["id"], each["start"]) for each in done["spans"]] == [(2, 0), (3, fog - len(SPAN))]
+    again = story.json("evict", "story", "--list")
+    assert [each["text"] for each in again["spans"]] == ["The ", "the fog"]
+    assert [each["name"] for each in story.json("evict", done["old_root"], "--list")["spans"]] == [
+        "the",
+        "ships",
+        "fog",
+    ]
+    assert "ships" not in story("evict", "story", "--list").stdout
+    story("evict", "story", "3")  # by number
+    assert text_of(story, root_of(story, "story")) == (STORY[:AT] + STORY[END:]).replace("the fog", "")
+
+
+def test_a_branch_is_dropped_and_was_never_read(story: Command) -> None:
+    before = root_of(story, "story")
+    opened = story.json("evict", "story", "--open", "tool")
+    assert opened["at"] == len(STORY)
+    story("prefill", "-", "--from", opened["branch"], stdin="a tool says a great many things that nobody needs")
+    filed = indexed(story)
+    assert filed > 5
+    assert story.error(5, "evict", "story", "tool")["kind"] == "refused"
+    done = story.json("evict", "story", "tool", "--mode", "branch")
+    assert (done["root"], root_of(story, "story")) == (before, before)
+    receipt = done["receipt"]
+    assert (receipt["mode"], receipt["exact"], receipt["recomputed_tokens"]) == ("branch", True, 0)
+    assert receipt["dropped_tokens"] == 49
+    assert receipt["invalidated"] == filed - 5 == filed - indexed(story)
+    assert done["spans"] == []
+    assert root_of(story, opened["branch"]) == done["old_root"]  # until it is forgotten
+    again = story.json("evict", "story", "--open", "tool")
+    story("evict", "story", "tool", "--mode", "branch", "--forget")
+    story.error(3, "log", again["branch"])
+
+
+def test_a_gate_takes_out_what_says_it_and_keeps_what_does_not(story: Command, tmp_path: Path) -> None:
+    (tmp_path / "list").write_text("# injected\nFORTY-ONE\n")
+    story("evict", "story", f"{AT}:{END}", "--name", "bad")
+    story("evict", "story", f"{AT - len(SPAN)}:{AT}", "--name", "good")  # as long, and harmless
+    done = story.json("evict", "story", "--gate", tmp_path / "list")
+    assert {each["span"]: each["evict"] for each in done["verdicts"]} == {"bad": True, "good": False}
+    assert text_of(story, done["root"]) == STORY[:AT] + STORY[END:]
+    assert done["receipt"]["exact"]
+    [good] = story.json("evict", "story", "--list")["spans"]
+    assert [(each["evict"], each["digest"]) for each in good["verdicts"]] == [
+        (False, next(each["digest"] for each in done["verdicts"] if each["span"] == "good"))
+    ]
+    kept = story.json("evict", "story", "--gate", tmp_path / "list")
+    assert kept["receipt"] is None
+    assert kept["root"] == done["root"]
+    one = story.json("evict", "story", "0:20", "--gate", tmp_path / "list")
+    assert [each["evict"] for each in one["verdicts"]] == [False]
+
+
+def test_copies_elsewhere_are_named(story: Command) -> None:
+    story("fork", "story", "--at", 60, "--name", "fork")
+    story("fork", "story", "--at", 20, "--name", "before-it")
+    story("publish", "story", "--public", "--yes")
+    old = root_of(story, "story")
+    elsewhere = story.json("evict", "story", f"{AT}:{END}")["receipt"]["elsewhere"]
+    assert any(old in each and "published" in each for each in elsewhere)
+    assert any("under the name fork" in each for each in elsewhere)
+    assert not any("before-it" in each for each in elsewhere)
+    assert "beyond reach: in this home under the name before-it" in story("evict", "story", "4:6").stdout
+
+
+def test_many_copies_with_long_names_fit_into_a_receipt(story: Command) -> None:
+    with Index(story.home / "index") as index:
+        root = index.head("story").root
+        index.add_sources(root, ["https://example.org/" + "é" * 600])
+        for at in range(80):
+            index.set_head(f"copy-{at}", root, "")
+    elsewhere = story.json("evict", "story", f"{AT}:", "--mode", "rollback")["receipt"]["elsewhere"]
+    assert len(elsewhere) == 64
+    assert elsewhere[-1] == "and 18 more"
+    assert all(len(each.encode()) <= 512 for each in elsewhere)
+    assert story.json("evict", "story", "--list")["edits"][0]["receipt"]["elsewhere"] == elsewhere
+
+
+def test_what_is_private_stays_private_where_it_moves_to(story: Command) -> None:
+    fog = STORY.index("the fog")
+    story("mark", "story", "--public", "0:60", "--private", f"{fog}:{fog + 7}")
+    story("evict", "story", f"{AT}:{END}")
+    marked = story.json("mark", "story")
+    assert marked["marked"]
+    held = [each["text"] for each in marked["spans"] if each["visibility"] == "private"]
+    assert "the fog" in "".join(held)
+    assert marked["public_tokens"] <= fog - len(SPAN)
+
+
+def test_a_conversation_of_which_only_the_evicted_was_marked_stays_private(story: Command) -> None:
+    story("mark", "story", "--private", f"{AT}:{END}")
+    story("evict", "story", f"{AT}:{END}")
+    marked = story.json("mark", "story")
+    assert (marked["marked"], marked["public_tokens"]) == (True, 0)
+    story("evict", "story", "30:", "--mode", "rollback")
+    assert story.json("mark", "story")["public_tokens"] == 0
+
+
+def test_a_root_that_heads_no_name_gets_one(story: Command) -> None:
+    old = root_of(story, "story")
+    story("evict", "story", f"{AT}:{END}")
+    done = story.json("evict", old, "0:4", "--mode", "exact")
+    assert done["name"] != "story"
+    assert text_of(story, done["root"]) == STORY[4:]
+    shown = story.json("log", done["name"])["roots"][-1]
+    assert (str(shown["parent"]), shown["fork_at"]) == (old, 0)
+
+
+def test_ctrl_c_leaves_the_conversation(story: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = story.json("log", "story")
+    with monkeypatch.context() as patch:
+        patch.setattr(Stop, "check", lambda self: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert story("evict", "story", f"{AT}:{END}", ok=False).exit_code == 130
+    assert story.json("log", "story") == before
+    assert indexed(story) >= 5
+    assert story.json("evict", "story", "--list")["edits"] == []
+    assert story.json("fsck")["findings"] == []
+    assert story.json("evict", "story", f"{AT}:{END}")["receipt"]["exact"]
+
+
+def test_what_edits_keep_never_leaves(story: Command, tmp_path: Path) -> None:
+    story("evict", "story", f"{AT}:{END}", "--name", "ships-secret-name")
+    story("evict", "story", "ships-secret-name")
+    story("publish", "story", "--public", "--yes", "--car", tmp_path / "story.car")
+    data = (tmp_path / "story.car").read_bytes()
+    assert b"ships-secret-name" not in data
+    assert b"cyberkv/edit" not in data
