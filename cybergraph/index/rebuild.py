@@ -71,12 +71,25 @@ def rebuild(index: "Index", database: Database, store: Store, secret: bytes | No
 
 
 def _approximate_blocks(survey: Survey) -> set[Cid]:
-    """List the blocks that only approximate conversations hold: their tokens do not decide their bytes."""
+    """List the blocks whose tokens do not decide their bytes.
+
+    Those are the blocks that only approximate conversations hold, and what was computed on top of them: a program that
+    was killed stored such blocks before it could write a root.
+    """
     exact: set[Cid] = set()
-    approximate: set[Cid] = set()
+    found: set[Cid] = set()
     for conversation in survey.conversations.values():
-        (exact if conversation.approx is None else approximate).update(survey.blocks_of(conversation))
-    return approximate - exact
+        (exact if conversation.approx is None else found).update(survey.blocks_of(conversation))
+    following: dict[Cid | None, list[Cid]] = {}
+    for cid, (prev, _) in survey.blocks.items():
+        following.setdefault(prev, []).append(cid)
+    approximate = found - exact
+    ahead = list(approximate)
+    while ahead:
+        further = [cid for cid in following.get(ahead.pop(), ()) if cid not in approximate and cid not in exact]
+        approximate.update(further)
+        ahead += further
+    return approximate
 
 
 def _restore_names(index: "Index", txn: Transaction, store: Store, survey: Survey) -> list[str]:
