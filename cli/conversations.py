@@ -1,5 +1,6 @@
-"""`list` and `log`: the conversations of a home, and how one of them grew."""
+"""`list` and `log`: the conversations of a home, how one of them grew, and all of them day by day."""
 
+from itertools import groupby
 from typing import Any
 
 import click
@@ -9,9 +10,10 @@ from ..cybergraph.errors import BadReference, Corrupt, NameNotFound, NotFound
 from ..cybergraph.index import Head
 from ..cybergraph.refs import resolve_root
 from .context import Session, pass_session
+from .dates import Span, date_options
 from .models import readable_records
 from .options import REF
-from .output import answer, say
+from .output import answer, line, say
 from .text import count, size
 
 
@@ -39,15 +41,25 @@ def list_conversations(session: Session) -> None:
 
 
 @click.command()
-@click.argument("ref", type=REF)
+@click.argument("ref", type=REF, required=False)
+@click.option("--all", "everything", is_flag=True, help="Every conversation by day, as without REF.")
+@date_options
 @pass_session
-def log(session: Session, ref: str) -> None:
-    """List the successive roots of a conversation.
+def log(session: Session, *, ref: str | None, everything: bool, since: str | None, until: str | None) -> None:
+    """List the successive roots of a conversation, or of all of them by day.
 
-    REF is a name, or any root that a name has had. The newest root stands last.
+    REF is a name, or any root that a name has had. The newest root stands last. Without REF, every root of every
+    name comes in the order in which it was recorded, day by day in UTC; with `--json` there is then one object a
+    root.
     """
+    if ref is not None and everything:
+        raise click.UsageError("give REF or --all")
+    span = Span(since, until)
+    if ref is None:
+        _timeline(session, span)
+        return
     name = _name_in_log(session, ref)
-    entries = [_entry(session, head) for head in session.index.log(name)]
+    entries = [_entry(session, head) for head in session.index.log(name) if span.holds(head.created)]
 
     def show() -> None:
         say(name, bold=True)
@@ -56,6 +68,30 @@ def log(session: Session, ref: str) -> None:
             say(f"    {_words(entry)}", dim=True)
 
     answer(session, {"name": name, "roots": entries}, show)
+
+
+def _timeline(session: Session, span: Span) -> None:
+    """Print the roots of all names in the order of their times; those without one come first."""
+    heads = [head for each in session.index.heads() for head in session.index.log(each.name)]
+    days = groupby(sorted(filter(lambda head: span.holds(head.created), heads), key=_when), key=_day)
+    for day, of_day in days:
+        if not session.as_json:
+            say(day or "undated", bold=True)
+        for head in of_day:
+            entry = _entry(session, head)
+            if session.as_json:
+                line({"day": day or None, **entry})
+            else:
+                say(f"  {head.created[11:19]:<8}  {head.name}  {head.root}")
+                say(f"            {_words({**entry, 'created': None})}", dim=True)
+
+
+def _when(head: Head) -> str:
+    return head.created
+
+
+def _day(head: Head) -> str:
+    return head.created[:10]
 
 
 def _name_in_log(session: Session, ref: str) -> str:
@@ -92,7 +128,9 @@ def _entry(session: Session, head: Head) -> dict[str, Any]:
 def _words(entry: dict[str, Any]) -> str:
     if "error" in entry:
         return str(entry["error"])
-    words = [count(entry["tokens"], "token"), size(entry["bytes"]), entry["created"] or "undated"]
+    words = [count(entry["tokens"], "token"), size(entry["bytes"])]
+    if entry["created"] is not None:
+        words.append(entry["created"] or "undated")
     if entry.get("model_name"):
         words.append(entry["model_name"])
     if entry["public"]:

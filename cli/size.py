@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from ..cybergraph.verdict import Verdict, choose
+from ..cybergraph.verdict import choose
 from .context import Session, pass_session
 from .models import find_model
 from .options import BYTES_S_PER_MBIT, POSITIVE
@@ -91,7 +91,7 @@ def _link(total_bytes: int, tokens: int, link_mbit: float, prefill_tok_s: float 
     faster = None
     if prefill_tok_s is not None:
         choice = choose(total_bytes, link_mbit * BYTES_S_PER_MBIT, tokens=tokens, prefill_tokens_s=prefill_tok_s)
-        faster = "fetch" if choice.verdict is Verdict.HIT else "prefill"
+        faster = "fetch" if choice.is_load else "prefill"
     return Link(link_mbit, fetch_s, break_even, faster)
 
 

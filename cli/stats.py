@@ -1,27 +1,37 @@
-"""`stats`: what a home holds."""
+"""`stats`: what a home holds, and what sharing is worth there."""
 
 from collections import Counter
-from typing import Any
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..cybergraph.ceilings import percent
 from ..cybergraph.chain import read_receipt
+from ..cybergraph.cid import Cid
+from ..cybergraph.errors import BlockNotFound
 from ..cybergraph.index import signer_of
 from ..cybergraph.keeping.quarantine import quarantined
 from ..cybergraph.keeping.room import read_cap
+from ..cybergraph.nodes import Model
+from ..cybergraph.reuse import SOURCES, Census, Shares, take_census
 from ..cybergraph.survey import Survey
 from .context import Session, pass_session
-from .models import readable_records
+from .models import find_codec, readable_records
 from .output import answer, facts, say
 from .text import count, size
+
+if TYPE_CHECKING:
+    from ..cybergraph.store.base import Store
 
 
 @click.command()
 @pass_session
 def stats(session: Session) -> None:
-    """Count what this home holds.
+    """Count what this home holds, and what sharing saves.
 
-    Reads every node, no leaves.
+    Every root of every name counts as a request; docs/reuse.md says what each figure means. Reads every node, no
+    leaves.
     """
     store, index = session.store, session.index
     survey = Survey.of(store)
@@ -49,6 +59,11 @@ def stats(session: Session) -> None:
         "cap_bytes": read_cap(store.path),
         "quarantined": [cid for cid, _ in quarantined(store)],
     }
+    census = take_census(
+        (index.log(head.name) for head in index.heads()), survey, store,
+        block_bytes=partial(_block_bytes, store), turn_ends=partial(_turn_ends, session),
+    )  # fmt: skip
+    data["reuse"] = _reuse(census)
     cap = "" if data["cap_bytes"] is None else f" of at most {size(data['cap_bytes'])}"
 
     def show() -> None:
@@ -68,9 +83,75 @@ def stats(session: Session) -> None:
             ]
         )
         facts([(f"domain {name}", count(blocks, "block")) for name, blocks in domains.items()])
+        _show_reuse(census)
         for each in divergences:
             say(f"divergence in domain {each.domain}: equal inputs gave {count(len(each.blocks), 'block')}", fg="red")
             for cid in each.blocks:
                 say(f"  {cid}")
 
     answer(session, data, show)
+
+
+@cache
+def _block_bytes(store: "Store", model: Cid) -> int:
+    """Give the payload of a block, or 0 where the model's identity is not here."""
+    from ..runtime.geometry import Geometry
+
+    try:
+        return Geometry.from_model(Model.decode(store.get(model))).block_bytes
+    except BlockNotFound:
+        return 0
+
+
+@cache
+def _turn_ends(session: Session, model: Cid) -> frozenset[int]:
+    codec = find_codec(session, model)
+    return codec.eos_ids if codec else frozenset()
+
+
+def _reuse(census: Census) -> dict[str, Any]:
+    return {
+        "roots": census.roots,
+        "blocks_without_sharing": census.blocks_without,
+        "bytes_without_sharing": census.bytes_without,
+        "blocks_with_sharing": census.blocks_with,
+        "bytes_with_sharing": census.bytes_with,
+        "sources": {
+            source: {"blocks": census.shared_blocks[source], "bytes": census.shared_bytes[source]} for source in SOURCES
+        },
+        "single": _shares(census.single),
+        "fleet": _shares(census.fleet),
+    }
+
+
+def _shares(shares: Shares) -> dict[str, Any]:
+    return {
+        "conversations": shares.conversations,
+        "asked_tokens": shares.asked_tokens,
+        "found_tokens": shares.found_tokens,
+        "hit": float(shares.found),
+        "block_size_loss": float(shares.block_size_loss),
+        "ceiling": float(shares.ceiling),
+    }
+
+
+def _show_reuse(census: Census) -> None:
+    if not census.blocks_without:
+        return
+    with_, without = size(census.bytes_with), size(census.bytes_without)
+    single, fleet = census.single, census.fleet
+    lost = f"{percent(single.block_size_loss)} % lost to blocks; of equal turns, {percent(single.ceiling)} % at most"
+    others = f"{percent(fleet.found)} % of the rest found; of equal conversations, {percent(fleet.ceiling)} % at most"
+    facts(
+        [
+            ("shared payload", f"{with_} instead of {without} for {count(census.roots, 'root')}"),
+            *((f"  from {name}", _blocks(census, name)) for name in SOURCES),
+            ("a conversation's own past", f"{percent(single.found)} % of tokens found, {lost}"),
+            ("from other conversations", others),
+        ]
+    )
+
+
+def _blocks(census: Census, source: str) -> str | None:
+    blocks = census.shared_blocks[source]
+    return f"{count(blocks, 'block')}, {size(census.shared_bytes[source])}" if blocks else None

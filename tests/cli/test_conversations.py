@@ -5,7 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from cyberkv.cybergraph.index import Index
+from cyberkv.cybergraph.store import DiskStore
 from tests.cli.conftest import STORY, Command
+from tests.contracts.synthetic import make_conversation
 
 SIZE = 16
 
@@ -204,20 +207,70 @@ def test_the_beginning_of_a_leaf_is_enough(story: Command) -> None:
     assert story.error(3, "show", leaf[:19] + ("a" if leaf[19] != "a" else "b"))["kind"] == "name-not-found"
 
 
+def found(command: Command, *args: object) -> list[tuple[str, str, int]]:
+    return [(each["name"], each["root"], each["position"]) for each in command.json("find", *args)["matches"]]
+
+
 def test_find_by_text_tokens_and_block(story: Command) -> None:
     root = story.json("show", "story")["cid"]
     story("prefill", "-", "--name", "other", stdin="Nothing of that kind happened here, in the fog.")
     at = STORY.index("fog")
     blocks = story("walk", "story", "--json").lines
     tokens = ",".join(map(str, blocks[2]["tokens"][3:9]))
-    expected = {"name": "story", "root": root}
-    assert story.json("find", "the fog came")["matches"] == [expected | {"position": at - 4}]
-    assert story.json("find", "--tokens", tokens)["matches"] == [expected | {"position": 35}]
+    assert found(story, "the fog came") == [("story", root, at - 4)]
+    assert found(story, "--tokens", tokens) == [("story", root, 35)]
     for block in (blocks[3]["cid"], blocks[3]["cid"][:16]):
-        assert story.json("find", "--block", block)["matches"] == [expected | {"position": 48}]
+        assert found(story, "--block", block) == [("story", root, 48)]
     assert {each["name"] for each in story.json("find", "the fog")["matches"]} == {"story", "other"}
     assert story.json("find", "the frog")["matches"] == []
     assert "no conversation holds it" in story("find", "the frog").stdout
+    [match] = story.json("find", "the fog came")["matches"]
+    assert match["preview"] == "…" + STORY[at - 12 : at + 20].strip()
+    assert match["preview"] in story("find", "the fog came").stdout
+    (story.home / "models" / "tiny.json").unlink()
+    [match] = story.json("find", "--block", blocks[3]["cid"])["matches"]
+    assert match["preview"] is None
+    assert found(story, "the fog came") == []
+
+
+@pytest.mark.parametrize("at", [0, 3, 12, 15, 16, 30, 62, 78, 82])
+def test_text_is_found_inside_a_block_across_blocks_and_into_the_tail(story: Command, at: int) -> None:
+    for length in (1, 3, 16, 40):
+        wanted = STORY[at : at + length]
+        assert [position for _, _, position in found(story, wanted)] == [STORY.index(wanted)]
+    assert found(story, STORY[at : at + 3] + "#") == []
+
+
+def test_what_is_locked_is_named_and_not_opened(story: Command) -> None:
+    story("prefill", "-", "--name", "open", stdin=STORY[:40])
+    story("lock", "story", "--weak")
+    answer = story.json("find", "lighthouse")
+    assert [each["name"] for each in answer["matches"]] == ["open"]
+    [skipped] = answer["skipped"]
+    assert skipped["name"] == "story"
+    assert "sealed" in skipped["reason"]
+    assert "not looked into: story" in story("find", "lighthouse").stdout
+
+
+def test_a_long_log_is_read_once(story: Command) -> None:
+    """Earlier roots are the beginnings of the newest: looking through that one is enough."""
+    for word in ("One", "Two", "Three"):
+        story("prefill", "-", "--from", "story", stdin=f" {word}.")
+    assert story.json("find", "not in it")["roots_searched"] == 1
+    story("prefill", "-", "--name", "story", stdin="Something else altogether.")
+    answer = story.json("find", "Three")
+    assert (answer["roots_searched"], len(answer["matches"])) == (2, 1)  # control: another text is looked through
+
+
+def test_find_goes_through_thousands_of_conversations(cyberkv: Command) -> None:
+    tokens = [7] * 40
+    with DiskStore(cyberkv.home / "store") as store, Index(cyberkv.home / "index") as index:
+        roots = [make_conversation(store, [number % 251, *tokens], title=f"t{number}") for number in range(251)]
+        for number in range(2000):
+            index.set_head(f"t{number}", roots[number % 251], "2025-01-01T00:00:00Z")
+    answer = cyberkv.json("find", "--tokens", "250,7,7")
+    assert answer["roots_searched"] == 251
+    assert {each["name"] for each in answer["matches"]} == {f"t{number}" for number in range(250, 2000, 251)}
 
 
 def test_find_looks_through_the_log_and_gives_the_newest_root(story: Command) -> None:

@@ -1,12 +1,21 @@
 """Reuse counted: where sharing comes from, that the counters add up, and that sharing is per model."""
 
+import re
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cyberkv.benchmarks.reuse_plots import draw
+from cyberkv.benchmarks.reuse_replay import WORKLOADS as REPLAYED
+from cyberkv.benchmarks.reuse_tables import TABLES, markdown, run, share, spoilt
+from cyberkv.cybergraph.chain import closure
+from cyberkv.cybergraph.errors import MalformedNode
+from cyberkv.cybergraph.nodes import Model
 from cyberkv.runtime.checkpoint import checkpoint, resume
 from cyberkv.runtime.engine import Engine
 from cyberkv.runtime.live import Live
@@ -102,3 +111,76 @@ def test_a_changed_weight_shares_nothing_and_answers_as_a_cold_run(tiny_engine: 
     cold.append(SYSTEM)
     assert torch.equal(other.next_logits(), cold.next_logits())
     assert not set(first.blocks) & set(other.blocks)
+
+
+PAGE = Path(__file__).parents[2] / "docs"
+LONG_TABLES = {"resent", "edits"}
+"""Hundreds of requests of a long conversation: seconds each."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in LONG_TABLES else []) for name in TABLES]
+)
+def test_the_page_has_what_the_command_prints(name: str) -> None:
+    table = markdown(TABLES[name]())
+    assert table in (PAGE / "reuse.md").read_text()
+    assert table.count("\n") >= 4
+
+
+@pytest.mark.slow
+def test_the_plots_are_those_of_the_command(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    once, again = draw(tmp_path / "once"), draw(tmp_path / "again")
+    assert [path.read_bytes() for path in once] == [path.read_bytes() for path in again]
+    # Another release of matplotlib lays lines out otherwise; the names and the words stay.
+    for path in once:
+        words = set(re.findall(r"<text[^>]*>([^<]+)<", path.read_text()))
+        assert words == set(re.findall(r"<text[^>]*>([^<]+)<", (PAGE / "img" / path.name).read_text()))
+        assert len(words) > 5
+
+
+@pytest.mark.parametrize("name", REPLAYED)
+def test_workloads_find_between_half_and_nearly_all_of_their_tokens(name: str) -> None:
+    requests = REPLAYED[name]()
+    assert 0.5 < share(run(requests)) < 0.99
+    assert share(run(spoilt(requests))) == 0  # control
+
+
+@pytest.mark.parametrize("known_tokens", [0, 15, 16, 160, 290, 299])
+def test_what_is_wanted_is_exact_to_the_byte_and_gives_what_the_whole_gives(
+    known_tokens: int, tiny_engine: Engines
+) -> None:
+    whole = text(5, 300)
+    sender, receiver, full = (tiny_engine(home=home) for home in ("sender", "receiver", "full"))
+    live = Live(sender)
+    live.append(whole)
+    root = checkpoint(live, title="t", created="")
+    if known_tokens:
+        known = Live(receiver)
+        known.append(whole[:known_tokens])
+        known.close()
+    needed = list(closure(sender.store, root))
+    wanted = receiver.store.missing(needed)
+    leaf_bytes = sum(sender.store.size_bytes(cid) or 0 for cid in wanted if cid.codec == "raw")
+    geometry = sender.geometry
+    missing_blocks = len(whole) // SIZE - known_tokens // SIZE
+    assert leaf_bytes == missing_blocks * geometry.block_bytes + len(whole) % SIZE * geometry.bytes_per_token
+    for engine, cids in ((receiver, wanted), (full, needed)):
+        engine.store.put_many((cid, sender.store.get(cid)) for cid in cids)
+    logits = [resume(engine, root).next_logits() for engine in (sender, receiver, full)]
+    assert torch.equal(logits[0], logits[1])
+    assert torch.equal(logits[0], logits[2])
+
+
+def test_a_quantised_cache_has_no_name_here(tiny_engine: Engines) -> None:
+    """Another element type is another identity; a quantised scheme is refused by name, in both directions."""
+    model = tiny_engine().model
+    assert replace(model, kv_dtype="bf16").cid() != model.cid()
+    with pytest.raises(MalformedNode, match="kv_quant_scheme"):
+        replace(model, kv_quant_scheme="int8-channel").cid()
+    data = model.encode()
+    field = b"kv_quant_scheme" + b"\x64none"
+    assert data.count(field) == 1
+    with pytest.raises(MalformedNode, match="kv_quant_scheme"):
+        Model.decode(data.replace(field, b"kv_quant_scheme" + b"\x64int8"))
+    assert Model.decode(data) == model  # control

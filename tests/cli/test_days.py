@@ -1,0 +1,118 @@
+"""Conversations over days and processes: a timeline, finding by date, and going on from an old turn."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cyberkv.cli.context import Session
+from tests.cli.conftest import STORY, Command
+
+SIZE = 16
+
+
+class Days:
+    """The clock of the commands of this process."""
+
+    now = ""
+
+    def are(self, now: str) -> None:
+        self.now = now
+
+
+@pytest.fixture
+def days(monkeypatch: pytest.MonkeyPatch) -> Days:
+    clock = Days()
+    monkeypatch.setattr(Session, "now", lambda _: clock.now)
+    return clock
+
+
+def test_log_of_everything_is_a_timeline_by_day(cyberkv: Command, days: Days) -> None:
+    days.are("2025-03-02T08:00:00Z")
+    cyberkv("prefill", "-", "--name", "b", stdin=STORY)
+    days.are("2025-03-01T22:15:00Z")
+    cyberkv("prefill", "-", "--name", "a", stdin=STORY[:20])
+    days.are("2025-03-02T09:30:00Z")
+    cyberkv("prefill", "-", "--from", "a", stdin=STORY[20:30])
+    days.are("")
+    cyberkv("fork", "a", "--at", 5, "--name", "whenever")
+    lines = cyberkv("--json", "log").lines
+    assert [(each["day"], each["name"], each["tokens"]) for each in lines] == [
+        (None, "whenever", 5), ("2025-03-01", "a", 20), ("2025-03-02", "b", 85), ("2025-03-02", "a", 30),
+    ]  # fmt: skip
+    assert cyberkv("--json", "log", "--all").lines == lines
+    assert cyberkv("--json", "log", "--since", "2025-03-02").lines == lines[2:]
+    assert cyberkv("--json", "log", "--until", "2025-03-01").lines == lines[1:2]
+    page = cyberkv("log").stdout.splitlines()
+    assert [each for each in page if not each.startswith(" ")] == ["undated", "2025-03-01", "2025-03-02"]
+    assert sum(each.startswith("  09:30:00") for each in page) == 1
+    assert [each["tokens"] for each in cyberkv.json("log", "a", "--since", "2025-03-02")["roots"]] == [30]
+    assert cyberkv.error(2, "log", "a", "--all")["kind"] == "usage"
+
+
+def test_what_is_locked_has_its_place_in_the_timeline(story: Command) -> None:
+    story("lock", "story", "--weak")
+    [entry] = story("--json", "log").lines
+    assert "sealed" in entry["error"]
+    assert "sealed" in story("log").stdout
+
+
+def test_yesterday_is_found_gone_on_from_and_forked(cyberkv: Command, days: Days) -> None:
+    """A conversation over days, each turn by a command of its own that opens the home anew."""
+    turns = {
+        "2025-03-01T09:00:00Z": "The password of the harbour is heron.",
+        "2025-03-02T09:00:00Z": " Today we counted ships.",
+        "2025-03-03T09:00:00Z": " Today there was only fog.",
+    }
+    roots: list[str] = []
+    for now, text in turns.items():
+        days.are(now)
+        line = ["prefill", "-", "--from", "diary"] if roots else ["prefill", "-", "--name", "diary"]
+        recorded = cyberkv.json(*line, stdin=text)
+        roots.append(recorded["root"])
+    assert recorded["tokens_total"] == sum(map(len, turns.values()))
+    assert recorded["tokens_reused"] >= 3 * SIZE  # nothing of the days before is computed again, but a tail
+
+    def later(*args: str) -> str:
+        line = [sys.executable, "-m", "cyberkv.cli", "--home", str(cyberkv.home), "--json", *args]
+        return subprocess.run(line, check=True, capture_output=True, text=True, timeout=120).stdout
+
+    # Another process, at another time: the real one.
+    assert [each["day"] for each in map(json.loads, later("log").splitlines())] == [now[:10] for now in turns]
+    first_day = json.loads(later("find", "heron", "--until", "2025-03-01"))["matches"]
+    assert [(each["root"], each["position"]) for each in first_day] == [(roots[0], 31)]
+    forked = json.loads(later("fork", first_day[0]["root"], "--at", "37", "--name", "instead"))
+    assert forked["shared_blocks"] == 2
+    other = cyberkv.json("prefill", "-", "--from", "instead", stdin=" Today nobody asked.")
+    assert cyberkv.json("diff", "instead", "diary")["common_tokens"] == 37 + len(" Today ")
+    # Control: the same words, recorded anew elsewhere in the text, are no memory of that day.
+    assert (
+        cyberkv.json("prefill", "-", "--name", "new", stdin="!" + turns["2025-03-01T09:00:00Z"])["tokens_reused"] == 0
+    )
+    assert other["tokens_reused"] >= 2 * SIZE
+
+
+def test_find_within_a_time_and_of_a_model(cyberkv: Command, days: Days, tiny_folder: Path) -> None:
+    cyberkv("model", "add", tiny_folder, "--name", "wide", "--block-size", 32)
+    days.are("2025-03-01T10:00:00Z")
+    cyberkv("prefill", "-", "--model", "tiny", "--name", "early", stdin=STORY)
+    days.are("2025-03-02T23:59:59Z")
+    cyberkv("prefill", "-", "--model", "wide", "--name", "late", stdin=STORY)
+    cases = {
+        (): ["early", "late"],
+        ("--since", "2025-03-02"): ["late"],
+        ("--until", "2025-03-01"): ["early"],
+        ("--until", "2025-03-02"): ["early", "late"],
+        ("--until", "2025-03-02T23:59:58Z"): ["early"],
+        ("--since", "2025-03-01T10:00:00Z", "--until", "2025-03-01T10:00:00Z"): ["early"],
+        ("--since", "2025-03-01T12:00:01+02:00"): ["late"],
+        ("--since", "2025-03-03"): [],
+        ("--model", "wide"): ["late"],
+        ("--model", "tiny", "--since", "2025-03-02"): [],
+    }
+    for options, names in cases.items():
+        assert [each["name"] for each in cyberkv.json("find", "lighthouse", *options)["matches"]] == names
+    assert "2025-03-99" in cyberkv.error(2, "find", "x", "--since", "2025-03-99")["message"]
+    assert cyberkv.error(3, "find", "x", "--model", "nosuch")["kind"] == "name-not-found"
