@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..cybergraph.peers.url import GatewayUrl
+from .chat_server import chatting
 from .context import Session, pass_session
 from .failure import INTERRUPTED
 from .options import LISTEN
@@ -59,6 +60,14 @@ def _public_url(_ctx: click.Context, _param: click.Parameter, text: str | None) 
     "--public-url", metavar="URL", callback=_public_url,
     help="Address by which readers reach this server, where that is not the one it prints: proofs are made for it.",
 )  # fmt: skip
+@click.option(
+    "--chat", is_flag=True, help="Answer the chat-completions protocol, too, under /v1, and record each turn."
+)
+@click.option("--model", metavar="REF", help="Model of --chat; needed where several are registered.")
+@click.option(
+    "--chat-key", metavar="FILE", type=_FILE,
+    help="Answer whoever shows the key in FILE; without it, --chat answers programs of this machine alone.",
+)  # fmt: skip
 @click.pass_context
 @pass_session
 def serve(
@@ -71,6 +80,9 @@ def serve(
     tls_key: Path | None,
     require_proof: bool,
     public_url: str | None,
+    chat: bool,
+    model: str | None,
+    chat_key: Path | None,
 ) -> None:
     """Serve what was published, as an IPFS gateway and as pages for a browser.
 
@@ -82,6 +94,10 @@ def serve(
     With --require-proof, ciphertext is given to readers only. `cyberkv fetch` proves access by itself, to the address
     that it was told and to no other. This saves bandwidth and says nothing about other copies: the text is kept from
     others by encryption alone.
+
+    With --chat, any client of the chat-completions protocol runs on this home: beginnings that were computed before
+    are found by themselves, the answer says how many tokens that were and under which root the turn is recorded, and
+    the field `conversation` goes on from a recorded one. What is said there stays private.
     """
     from ..cybergraph.gateway.door import Door
     from ..cybergraph.gateway.metrics import Metrics
@@ -90,20 +106,27 @@ def serve(
 
     if public_url is not None and not require_proof:
         raise click.UsageError("--public-url belongs to --require-proof")
+    if not chat and (model is not None or chat_key is not None):
+        raise click.UsageError("--model and --chat-key belong to --chat")
+    if chat and tls_cert is not None:
+        raise click.UsageError("--chat speaks plain HTTP; put a proxy with TLS before it")
     certificate = _certificate(tls_cert, tls_key)
+    if chat:
+        session.create_home()
     has_home = session.has_home or not cars
     certified = (certificate.name,) if certificate is not None and certificate.name else ()
     metrics = Metrics()
     with ExitStack() as stack:
         files = [stack.enter_context(open_car(session, path)) for path in cars]
-        contents: list[Content] = [*([published(session)] if has_home else []), *files]
+        contents: list[Content] = [*([published(session, records=chat)] if has_home else []), *files]
         content = counted(contents, metrics)
         door = Door(content, session.now_s) if require_proof else None
+        answers = stack.enter_context(chatting(session, model, chat_key, listen[0])) if chat else None
         server = _server(
-            application(session, content, metrics, door, (listen[0], *certified)),
+            application(session, content, metrics, door, (listen[0], *certified), answers),
             listen,
             certificate,
-            lambda _: _tell(session, server, files, has_home=has_home),
+            lambda _: _tell(session, server, files, has_home=has_home, chat=chat),
         )
         if door is not None:
             door.audience = public_url or audience_of(GatewayUrl.parse(server.url))
@@ -142,7 +165,7 @@ def _server(
     return TlsServer(app, *listen, ready, certificate)
 
 
-def _tell(session: Session, server: "GatewayServer", files: "list[CarContent]", *, has_home: bool) -> None:
+def _tell(session: Session, server: "GatewayServer", files: "list[CarContent]", *, has_home: bool, chat: bool) -> None:
     """Say where it is served and what."""
     url = server.url
     public = session.index.published() if has_home else []
@@ -153,10 +176,13 @@ def _tell(session: Session, server: "GatewayServer", files: "list[CarContent]", 
         }
         for file in files
     ]  # fmt: skip
-    answer(session, {"url": url, "published": public, "cars": cars}, lambda: say(url))
+    where = {"chat": f"{url}/v1"} if chat else {}
+    answer(session, {"url": url, **where, "published": public, "cars": cars}, lambda: say(url))
+    if chat:
+        remark(session, f"chat completions at {url}/v1")
     if server.everywhere:
         remark(session, "it listens on every address of this machine; this is one that others can use")
-    if has_home and not public:
+    if has_home and not public and not chat:
         remark(session, "nothing is published yet: `cyberkv publish REF --public`")
     for root, words in titled(public, session.store.get) if has_home else ():
         remark(session, f"  {url}/ipfs/{root}  {words}")

@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .chat_server import beside
 from .context import Session
 from .models import find_codec
 from .output import remark
@@ -23,14 +24,15 @@ if TYPE_CHECKING:
     from ..cybergraph.nodes import Model
 
 
-def published(session: Session) -> "Content":
-    """Give what is public in the home. Raises `NotFound` without one."""
+def published(session: Session, *, records: bool = False) -> "Content":
+    """Give what is public in the home; `records` where something else writes into it. Raises `NotFound` without one."""
     from ..cybergraph.gateway import Published
 
     session.require_home()
     if os.access(session.home / "store", os.W_OK):
         session.open_to_write()
-        session.store.writers.close()  # it takes damaged blocks out and puts nothing in: `gc` need not wait for it
+        if not records:
+            session.store.writers.close()  # it takes damaged blocks out and puts nothing in: `gc` need not wait for it
     return Published(session.store, session.index)
 
 
@@ -56,15 +58,20 @@ def counted(contents: "list[Content]", metrics: "Metrics") -> "Content":
 
 
 def application(
-    session: Session, content: "Content", metrics: "Metrics", door: "Door | None", names: "Iterable[str]"
-) -> "ASGIApp":
-    """Put gateway, door, pages, limits and counters together over a content, for a server known by `names`."""
+    session: Session, content: "Content", metrics: "Metrics", door: "Door | None", names: "Iterable[str]",
+    chat: "ASGIApp | None",
+) -> "ASGIApp":  # fmt: skip
+    """Put gateway, door, pages, limits and counters together over a content, for a server known by `names`.
+
+    `chat` answers what lies under `/v1/`.
+    """
     from ..cybergraph.gateway import build_app
     from ..cybergraph.gateway.front import guarded
     from ..cybergraph.gateway.pages import Lookups, Pages
 
     pages = Pages(content if door is None else door.outside, Lookups(text=partial(find_codec, session), norms=_norms))
-    return guarded(build_app(content, pages, door), content, metrics, names)
+    gateway: ASGIApp = build_app(content, pages, door)
+    return guarded(gateway if chat is None else beside(chat, gateway), content, metrics, names)
 
 
 def _norms(model: "Model", leaves: "Sequence[Buffer]") -> list[list[list[float]]]:
