@@ -28,8 +28,8 @@ FOREVER: Final = (
 )
 
 
-def check_free(path: Path, root: "Cid") -> None:
-    """Refuse to write over anything but an earlier file of the same conversation."""
+def check_free(path: Path, *roots: "Cid") -> None:
+    """Refuse to write over anything but an earlier file of the same conversation, which has one of these roots."""
     from ..cybergraph.car import read_car
     from ..cybergraph.private import open_regular
 
@@ -37,7 +37,7 @@ def check_free(path: Path, root: "Cid") -> None:
         return
     try:
         with open_regular(path) as present:
-            same = read_car(present).roots == (root,)
+            same = read_car(present).roots in [(root,) for root in roots]
     except (CyberKVError, OSError):
         same = False
     if not same:

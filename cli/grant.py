@@ -2,29 +2,30 @@
 
 import shlex
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 import click
 
-from ..cybergraph.chain import load_root
-from ..cybergraph.errors import NameNotFound
-from .block_bars import block_bars
+from ..cybergraph.errors import Refused
 from .context import Session, pass_session
-from .identities import access_folder, issuer_of, lineage_name, read_public
+from .identities import access_folder, issuer_of, read_public
 from .options import REF, TEXT
-from .output import answer, facts, remark, say, table
+from .output import answer, remark, say, table
+from .renewing import answer_grant, lineage_of, renew
 from .text import count
-
-if TYPE_CHECKING:
-    from ..cybergraph.access.lineage import Lineage
 
 REVOKED: Final = (
     "Revocation stops future epochs. It cannot recall what was fetched, nor ciphertext that others have pinned."
 )
 REENCRYPT = click.option(
     "--reencrypt", is_flag=True,
-    help="Seal all of it again under the new key, and serve the old here no longer. A Kubo node keeps what it has "
-    "pinned until `ipfs pin rm`.",
+    help="Seal all of it again under the new key, and serve the old here no longer. Kubo nodes on which `publish` "
+    "pinned the old get the new, and unpin the old; for one that cannot be reached it is said what to type.",
+)  # fmt: skip
+NEW_CAR = click.option(
+    "--car", "car", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False),
+    help="With --reencrypt: write a CAR file instead of adding to what `serve` serves; what was published so needs it.",
 )  # fmt: skip
 KEY = click.option("--key", "key_name", metavar="NAME", help="Own key that signs; needed where there are several.")
 
@@ -41,55 +42,81 @@ def grant() -> None:
 @click.argument("ref", type=REF)
 @click.argument("keys", metavar="KEY…", nargs=-1, required=True)
 @click.option("--label", type=TEXT, help="What to call the reader here; else the key's fingerprint.")
+@click.option(
+    "--car", "car", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False),
+    help="Write the new address and its grant to a new CAR file, beside the one that `publish --car` wrote.",
+)  # fmt: skip
 @KEY
 @pass_session
-def add(session: Session, ref: str, keys: tuple[str, ...], label: str | None, key_name: str | None) -> None:
+def add(
+    session: Session, ref: str, keys: tuple[str, ...], *, label: str | None, car: Path | None, key_name: str | None
+) -> None:
     """Let the owner of KEY read what was published, and what follows.
 
     KEY is the text that `cyberkv key show` prints, or a file with it. Nothing is sealed again: the new address holds
-    one more wrapped key.
+    one more wrapped key. What was published as a file stays in that file, and `--car` writes a second, of a few hundred
+    bytes: `fetch` takes both.
     """
-    from ..cybergraph.nodes import Sealed
-    from ..cybergraph.transfer.sealed import grant_access, keeps_ring
+    from ..cybergraph.transfer.granting import grant_access, keeps_ring
 
     session.open_to_write()
     added = [read_public(text) for text in keys]
     folder, is_published = access_folder(session), False
+    if car is not None and car.exists():
+        raise Refused(
+            f"{car} exists, and only what is new would be in it",
+            hint=f"choose another name; `cyberkv publish {shlex.quote(ref)} --to readers --car FILE` writes all of it",
+            path=str(car),
+        )  # fmt: skip
     with folder.giving():
-        state = _lineage(session, ref)
+        state = lineage_of(session, ref)
         for public in added:
             state = state.with_reader(label or public.fingerprint, public)
-        sealed = None if state.sealed is None else Sealed.decode(session.store.get(state.sealed))
-        if sealed is not None and sealed.epoch == state.epoch:
-            issuer, ring = issuer_of(session, state, key_name), keeps_ring(session.store, state)
+        last = state.last
+        if last is not None and state.is_published and (car is not None or session.store.has(last.manifest)):
+            issuer = issuer_of(session, state, key_name)
             folder.keep(state)  # the list first: nobody has access who is not on it
-            state = grant_access(session.store, session.index, state, issuer, sealed.manifest, sealed.pinset, ring=ring)
+            state = grant_access(
+                session.store, session.index, state, issuer, ring=keeps_ring(state), known=folder.grant(state),
+                keep=folder.keep_published, car=car,
+            )  # fmt: skip
             is_published = True
-        elif sealed is not None:
-            remark(
-                session,
-                f"epoch {state.epoch} is not published yet: `cyberkv publish {shlex.quote(ref)} --to readers` does it",
-            )
-        folder.keep(state)
-    _answer(session, state, published=is_published)
+        else:
+            folder.keep(state)
+            if state.roots:
+                remark(session, _not_yet(ref, as_file=state.is_published))
+    answer_grant(session, state, published=is_published, car=car if is_published else None)
+
+
+def _not_yet(ref: str, *, as_file: bool) -> str:
+    again = f"`cyberkv publish {shlex.quote(ref)} --to readers"
+    if as_file:
+        return f"it is published in a file: {again} --car FILE` writes it anew; --car here, what is new alone"
+    return f"the epoch is not published yet: {again}` does it"
 
 
 @grant.command()
 @click.argument("ref", type=REF)
 @click.argument("who", metavar="READER")
 @REENCRYPT
+@NEW_CAR
 @KEY
 @pass_session
-def revoke(session: Session, ref: str, who: str, *, reencrypt: bool, key_name: str | None) -> None:
+def revoke(session: Session, ref: str, who: str, *, reencrypt: bool, car: Path | None, key_name: str | None) -> None:
     """Keep READER out of what is published from now on.
 
     READER is a label, fingerprint or key of `grant list`. The next `publish` seals under a new key, which the others
-    get. Revocation stops future epochs. It cannot recall what was fetched, nor ciphertext that others have pinned.
+    get. Revocation stops future epochs. It cannot recall what was fetched, nor ciphertext that others have pinned. If
+    it was stopped half way, the same command goes on.
     """
+    _check_car(car, reencrypt=reencrypt)
     session.open_to_write()
     with access_folder(session).giving():
-        state = _lineage(session, ref).without_reader(who, session.now())
-        _renewed(session, ref, state, key_name, reencrypt=reencrypt)
+        before = lineage_of(session, ref)
+        state = before.without_reader(who, session.now())
+        if state is before:
+            remark(session, f"{who:.80} is no reader since epoch {state.epoch} began: this goes on with it")
+        renew(session, ref, state, key_name, reencrypt=reencrypt, car=car)
     remark(session, REVOKED)
 
 
@@ -97,19 +124,41 @@ def revoke(session: Session, ref: str, who: str, *, reencrypt: bool, key_name: s
 @click.argument("ref", type=REF)
 @click.option("--older-than", metavar="DAYS", type=click.IntRange(min=0), help="Only if the key is older than that.")
 @REENCRYPT
+@NEW_CAR
 @KEY
 @pass_session
-def rotate(session: Session, ref: str, *, older_than: int | None, reencrypt: bool, key_name: str | None) -> None:
-    """Begin a new epoch, with a new key for the same readers."""
+def rotate(
+    session: Session, ref: str, *, older_than: int | None, reencrypt: bool, car: Path | None, key_name: str | None
+) -> None:
+    """Begin a new epoch, with a new key for the same readers.
+
+    With `--reencrypt`, an epoch that has begun already and was not published is the one that is sealed.
+    """
+    _check_car(car, reencrypt=reencrypt)
     session.open_to_write()
-    with access_folder(session).giving():
-        state = _lineage(session, ref)
+    folder = access_folder(session)
+    with folder.giving():
+        state, is_newest = lineage_of(session, ref, newest=False), True
+        try:
+            folder.check_newest(state)
+        except Refused as error:  # its epochs are used up; the next is not
+            is_newest = False
+            remark(session, f"{error.message}: look at its readers")
+        begun = is_newest and reencrypt and bool(state.roots) and not state.is_published
         age = datetime.fromisoformat(session.now()) - datetime.fromisoformat(state.started)
-        if older_than is not None and timedelta() <= age < timedelta(days=older_than):  # one begun in the future is due
+        young = older_than is not None and timedelta() <= age < timedelta(days=older_than)  # begun in the future: due
+        if young and not begun:
             remark(session, f"the key of epoch {state.epoch} is {count(age.days, 'day')} old: nothing to do")
-            _answer(session, state, published=False)
+            answer_grant(session, state, published=False)
             return
-        _renewed(session, ref, state.rotated(session.now()), key_name, reencrypt=reencrypt)
+        if not begun:
+            state = state.rotated(session.now(), folder.seen_epoch(state))
+        renew(session, ref, state, key_name, reencrypt=reencrypt, car=car)
+
+
+def _check_car(car: Path | None, *, reencrypt: bool) -> None:
+    if car is not None and not reencrypt:
+        raise click.UsageError("--car belongs to --reencrypt: without it nothing is sealed")
 
 
 @grant.command(name="list")
@@ -121,11 +170,11 @@ def list_grants(session: Session, ref: str | None) -> None:
     This is known here alone: a grant names nobody.
     """
     session.require_home()
-    states = list(access_folder(session).lineages()) if ref is None else [_lineage(session, ref)]
+    states = list(access_folder(session).lineages()) if ref is None else [lineage_of(session, ref, newest=False)]
     rows: list[dict[str, Any]] = [
         {
-            "name": state.name, "epoch": state.epoch, "started": state.started, "sealed": state.sealed,
-            "published": _is_published(session, state),
+            "name": state.name, "epoch": state.epoch, "started": state.started, "sealed": next(iter(state.roots), None),
+            "published": state.is_published,
             "readers": [{"label": each.label, "fingerprint": each.identity().fingerprint} for each in state.readers],
         }
         for state in states
@@ -141,62 +190,3 @@ def list_grants(session: Session, ref: str | None) -> None:
             say("nothing was published for some")
 
     answer(session, {"grants": rows}, show)
-
-
-def _is_published(session: Session, state: "Lineage") -> bool:
-    """Say whether the newest epoch was published; what was published last may be of one before."""
-    from ..cybergraph.nodes import Sealed
-
-    if state.sealed is None or not session.store.has(state.sealed):
-        return False
-    return Sealed.decode(session.store.get(state.sealed)).epoch == state.epoch
-
-
-def _renewed(session: Session, ref: str, state: "Lineage", key_name: str | None, *, reencrypt: bool) -> None:
-    from ..cybergraph.refs import resolve
-    from ..cybergraph.transfer.sealed import keeps_ring, publish_sealed, withdraw_earlier
-
-    if not reencrypt or state.sealed is None:
-        access_folder(session).keep(state)
-        remark(session, f"epoch {state.epoch} begins with the next `cyberkv publish {shlex.quote(ref)} --to readers`")
-        _answer(session, state, published=False)
-        return
-    cid = resolve(ref, session.index, session.store)
-    load_root(session.store, cid)  # what is locked cannot be sealed again: no epoch begins
-    issuer = issuer_of(session, state, key_name)
-    access_folder(session).keep(state)
-    try:
-        with block_bars(session) as progress:
-            ring = keeps_ring(session.store, state)
-            state, _ = publish_sealed(session.store, session.index, cid, state, issuer, progress, ring=ring)
-        access_folder(session).keep(state)
-        withdraw_earlier(session.store, session.index, state)
-    except KeyboardInterrupt:
-        raise click.Abort(
-            f"epoch {state.epoch} has begun, and what was published before is served still: "
-            f"`cyberkv grant rotate {shlex.quote(ref)} --reencrypt` seals it again"
-        ) from None
-    _answer(session, state, published=True)
-
-
-def _lineage(session: Session, ref: str) -> "Lineage":
-    """Give what is kept about the conversation REF. Raises `NameNotFound`."""
-    if (state := access_folder(session).lineage(lineage_name(session, ref))) is None:
-        raise NameNotFound(
-            f"{ref} was not published for some",
-            hint=f"`cyberkv publish {shlex.quote(ref)} --to KEY` does that",
-            name=ref,
-        )
-    return state
-
-
-def _answer(session: Session, state: "Lineage", *, published: bool) -> None:
-    data: dict[str, Any] = {
-        "name": state.name, "epoch": state.epoch, "root": state.sealed, "published": published,
-        "readers": [{"label": each.label, "fingerprint": each.identity().fingerprint} for each in state.readers],
-    }  # fmt: skip
-    rows = [
-        ("conversation", state.name), ("epoch", state.epoch), ("readers", len(state.readers)),
-        ("address", state.sealed if published else None),
-    ]  # fmt: skip
-    answer(session, data, lambda: facts(rows))

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 FILE_VARIABLE: Final = "CYBERKV_PASSPHRASE_FILE"
 FIRST_NAME: Final = "me"
 MAX_SECRET_BYTES: Final = 1024
+WAITS: Final = "Another command is giving access in this home: this one waits until it is done."
 MAX_FILE_CHARS: Final = 8192
 """Of a file with a public key, of which the longest has half as many."""
 
@@ -34,7 +35,7 @@ def access_folder(session: Session) -> "AccessFolder":
     """Give what the home keeps about access given and received."""
     from ..cybergraph.access.folder import AccessFolder
 
-    return AccessFolder(session.home / "access")
+    return AccessFolder(session.home / "access", lambda: remark(session, WAITS))
 
 
 def own_identity(session: Session, name: str | None) -> "Identity":

@@ -63,7 +63,7 @@ class Opening:
         """Fetch a conversation, opening it if it is sealed. Raises as `fetch` and `fetch_sealed`."""
         from ..cybergraph.nodes import Receipt, Sealed
         from ..cybergraph.transfer import fetch
-        from ..cybergraph.transfer.sealed import fetch_sealed
+        from ..cybergraph.transfer.fetch_sealed import fetch_sealed
         from ..cybergraph.transfer.signed import fetch_signed
 
         store, index = self.session.store, self.session.index
@@ -98,7 +98,7 @@ class Opening:
 
     def _prover(self, root: "Cid", peers: "Sequence[Peer]", grant: "Grant", key: "ContentKey") -> "Prover":
         from ..cybergraph.access.proof import Reader
-        from ..cybergraph.transfer.sealed import find_ring
+        from ..cybergraph.transfer.fetch_sealed import find_ring
 
         if self.proof == KEY_PROOF:
             return Reader.of_key(root, grant, key, self.session.now_s)

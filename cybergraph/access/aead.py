@@ -12,11 +12,14 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
 
 from ..cid import Buffer
 from ..errors import AuthFailed, UnsupportedFormat
+from ..staging import Room, heap_room
 
 AES_256_GCM: Final = 1
 """The default: several gigabytes a second on processors with AES instructions."""
 CHACHA20_POLY1305: Final = 2
 """For processors without."""
+CIPHERS: Final = {"aes-256-gcm": AES_256_GCM, "chacha20-poly1305": CHACHA20_POLY1305}
+"""The ciphers by name."""
 TAG_BYTES: Final = 16
 _NONCE: Final = bytes(12)
 _CIPHERS: Final[dict[int, Callable[[bytes], AESGCM | ChaCha20Poly1305]]] = {
@@ -41,11 +44,16 @@ CIPHER_AT: Final = 3
 HEAD_BYTES: Final = 4
 
 
-def encrypt(form: Form, alg: int, key: bytes, context: bytes, plaintext: Buffer, clear: bytes = b"") -> memoryview:
-    """Give magic, cipher number, `clear`, ciphertext and tag. Raises `UnsupportedFormat` for an unknown cipher."""
+def encrypt(
+    form: Form, alg: int, key: bytes, context: bytes, plaintext: Buffer, clear: bytes = b"", room: Room = heap_room
+) -> memoryview:
+    """Give magic, cipher number, `clear`, ciphertext and tag, in memory from `room`.
+
+    Raises `UnsupportedFormat` for an unknown cipher.
+    """
     cipher = _cipher(alg)(key)
     head = form.magic + bytes((alg,)) + clear
-    sealed = memoryview(bytearray(len(head) + len(plaintext) + TAG_BYTES))
+    sealed = room(len(head) + len(plaintext) + TAG_BYTES)
     sealed[: len(head)] = head
     cipher.encrypt_into(_NONCE, plaintext, form.label + context, sealed[len(head) :])
     return sealed

@@ -63,9 +63,9 @@ def leaf_contexts(
 
 
 def seal_leaf(
-    leaf_key: bytes, context: bytes, plaintext: Buffer, alg: int, digest: bytes | None = None
+    leaf_key: bytes, context: bytes, plaintext: Buffer, alg: int, digest: bytes | None = None, room: Room = heap_room
 ) -> tuple[memoryview, bytes]:
-    """Give the sealed leaf and the digest of its plaintext, which is needed to open it.
+    """Give the sealed leaf, in memory from `room`, and the digest of its plaintext, which is needed to open it.
 
     `context` is a `LeafContext.digest()`; `digest` is given where it is known already. Raises
     `LimitExceeded` for what would be larger than a leaf may be.
@@ -76,7 +76,7 @@ def seal_leaf(
             hint="record with fewer layers in a leaf", size_bytes=len(plaintext),
         )  # fmt: skip
     digest = digest or hashlib.sha256(plaintext).digest()
-    return encrypt(LEAF, alg, derive(leaf_key, "blk", context, digest), context, plaintext), digest
+    return encrypt(LEAF, alg, derive(leaf_key, "blk", context, digest), context, plaintext, room=room), digest
 
 
 def open_leaf(

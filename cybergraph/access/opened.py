@@ -162,8 +162,9 @@ class OpenedTable:
         contexts = leaf_contexts(model, self.conversation.model, position, tokens, before)
         for leaf, each, context, (_, layers) in zip(leaves, sealed, contexts, groups, strict=False):
             size_bytes = leaf_bytes(
-                layers, len(tokens), num_kv_heads=model.num_kv_heads, head_dim=model.head_dim, dtype=model.kv_dtype
-            )
+                layers, len(tokens), num_kv_heads=model.num_kv_heads, head_dim=model.head_dim, dtype=model.kv_dtype,
+                scheme=model.kv_quant_scheme,
+            )  # fmt: skip
             with self._lock:
                 self._places[leaf] = Place(each.cid, context, each.digest, size_bytes, leaf.digest == each.digest)
 

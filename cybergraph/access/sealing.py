@@ -2,10 +2,13 @@
 
     sealed root -> grant, manifest, pin set -> pin set of a page -> the page, its leaves
 
-Leaves are read, checked, sealed and named in large batches: while two threads seal one, the next is read. Under one
-content key the same conversation becomes the same blocks again, and a longer one shares all pages but the last.
+Leaves are read, checked, sealed and named in batches, on threads that each take a few leaves through all of it, while
+the batches before are given out. What they read and what they write lies in a few buffers that take turns: fresh memory
+would cost more than the cipher. Under one content key the same conversation becomes the same blocks again, and a longer
+one shares all pages but the last.
 """
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -15,23 +18,28 @@ from typing import Final, NamedTuple
 from ..chain import Step, walk
 from ..cid import Buffer, Cid
 from ..errors import LimitExceeded
-from ..leafsize import leaf_bytes
+from ..leafsize import layer_groups, leaf_bytes
 from ..limits import MAX_SEALED_PAGES, MAX_SEGMENT_LINKS
 from ..nodes import Conversation, Model, PinSet
 from ..prefix import PrefixKey, prefix_key
 from ..runs import read_runs
-from ..staging import Staging
+from ..staging import BUFFERS, Room, Staging, room_bytes
 from ..store.base import Store
 from .contentkey import ContentKey
-from .leaf import leaf_contexts, seal_leaf
+from .leaf import OVERHEAD_BYTES, leaf_contexts, seal_leaf
 from .padding import pad_leaf
 from .page import seal_page
 from .pagetable import PAGE_CONTENT_BYTES, Manifest, Page, PageEntry, SealedLeaf
 
 BATCH_BYTES: Final = 8 << 20
 CHUNK_BYTES: Final = 1 << 20
-BUDGET_BYTES: Final = 32 << 20
-THREADS: Final = 2
+"""What a thread takes at once: little enough that the processor keeps it near from the first hash to the last."""
+AHEAD: Final = 2
+"""Batches that are sealed while one is given out."""
+THREADS: Final = 3
+"""One more than two processors need: one may wait for the disk."""
+HELD_BYTES: Final = 32 << 20
+"""Of what is sealed, whoever takes it may hold this much, and two runs, while the next is waited for."""
 
 Sealed = tuple[Cid, Buffer]
 
@@ -73,11 +81,18 @@ class Sealing:
         self._leaf_bytes = leaf_bytes(
             min(model.layers_per_leaf, model.num_layers), model.block_size,
             num_kv_heads=model.num_kv_heads, head_dim=model.head_dim, dtype=model.kv_dtype,
+            scheme=model.kv_quant_scheme,
         )  # fmt: skip
 
-    def blocks(self) -> Iterator[list[Sealed]]:
-        """Give everything sealed, in batches; what names a block comes after it.
+        block_bytes = len(layer_groups(model.num_layers, model.layers_per_leaf)) * self._room_bytes()
+        under_way_bytes = (AHEAD + 1) * (BATCH_BYTES + block_bytes)
+        self._read_budget_bytes = _budget_bytes(THREADS * max(CHUNK_BYTES, self._room_bytes()))
+        self._sealed_budget_bytes = _budget_bytes(under_way_bytes + HELD_BYTES + 2 * block_bytes)
 
+    def blocks(self) -> Iterator[list[Sealed]]:
+        """Give everything sealed, in runs of a block; what names a block comes after it.
+
+        Sealed leaves lie in memory that is used again once they are let go: see `HELD_BYTES`.
         Raises `BlockNotFound`, `DigestMismatch`, `MalformedNode`, `LimitExceeded`.
         """
         page: _OpenPage | None = None
@@ -101,36 +116,41 @@ class Sealing:
         yield self._finish(tail, tail_prefix)
 
     def _sealed_parts(self) -> Iterator[tuple[_Part, list[SealedLeaf], list[Sealed]]]:
-        """Seal batch after batch, one ahead of what is given out."""
-        room = Staging(BUDGET_BYTES).room
-        before: _Batch | None = None
+        """Seal batch after batch, some ahead of what is given out: whoever takes it may be waiting for a disk."""
+        room, sealed = Staging(self._read_budget_bytes), Staging(self._sealed_budget_bytes)
+        ahead = _batches(self._parts(), max(1, BATCH_BYTES // self._room_bytes()))
+        step = max(1, CHUNK_BYTES // self._room_bytes())
+        coming: deque[_Batch] = deque()
         with ThreadPoolExecutor(THREADS, thread_name_prefix="seal") as threads:
-            for parts in _batches(self._parts(), max(1, BATCH_BYTES // self._leaf_bytes)):
-                places = [place for part in parts for place in part.places]
-                runs = read_runs(self.store, ((place.cid, None) for place in places), 2 * BATCH_BYTES, room)
-                pairs = list(zip(places, (data for run in runs for _, data in run), strict=True))
-                step = max(1, CHUNK_BYTES // self._leaf_bytes)
-                chunks = [pairs[start : start + step] for start in range(0, len(pairs), step)]
-                del pairs
-                tasks = [threads.submit(self._seal, chunk) for chunk in chunks]
-                del chunks
-                if before is not None:
-                    yield from before.collect()
-                before = _Batch(parts, tasks)
-            if before is not None:
-                yield from before.collect()
+            try:
+                for parts in ahead:
+                    places = [place for part in parts for place in part.places]
+                    chunks = (places[start : start + step] for start in range(0, len(places), step))
+                    tasks = [threads.submit(self._seal, chunk, room.room, sealed.room) for chunk in chunks]
+                    coming.append(_Batch(parts, tasks))
+                    if len(coming) > AHEAD:
+                        yield from coming.popleft().collect()
+                while coming:
+                    yield from coming.popleft().collect()
+            finally:  # nobody takes any more: a thread that waits for room would wait forever
+                threads.shutdown(wait=False, cancel_futures=True)
+                room.close()
+                sealed.close()
 
-    def _seal(self, chunk: list[tuple[_Place, Buffer]]) -> list[tuple[SealedLeaf, Sealed]]:
+    def _seal(self, places: Sequence[_Place], room: Room, sealed_room: Room) -> list[tuple[SealedLeaf, Sealed]]:
+        """Read, check, seal and name a few leaves."""
         done: list[tuple[SealedLeaf, Sealed]] = []
-        for place, data in chunk:
-            known = place.cid.hash_name == "sha2-256" and len(data) == self._leaf_bytes  # it was checked on its way
-            sealed, digest = seal_leaf(
-                self._leaf_key, place.context, pad_leaf(data, self._leaf_bytes), self.alg,
-                place.cid.digest if known else None,
-            )  # fmt: skip
-            cid = Cid.of(sealed, "raw", "sha2-256")
-            done.append((SealedLeaf(cid, digest), (cid, sealed)))
-        chunk.clear()  # its memory is to be free for the next batch
+        for run in read_runs(self.store, ((place.cid, None) for place in places), 2 * CHUNK_BYTES, room):
+            for place, (cid, data) in zip(places[len(done) :], run, strict=False):
+                known = cid.hash_name == "sha2-256" and len(data) == self._leaf_bytes  # it was checked on its way
+                sealed, digest = seal_leaf(
+                    self._leaf_key, place.context, pad_leaf(data, self._leaf_bytes), self.alg,
+                    cid.digest if known else None, sealed_room,
+                )  # fmt: skip
+                name = Cid.of(sealed, "raw", "sha2-256")
+                done.append((SealedLeaf(name, digest), (name, sealed)))
+                del data
+            del run
         return done
 
     def _parts(self) -> Iterator[_Part]:
@@ -145,6 +165,10 @@ class Sealing:
             position = root.length - len(root.tail.tokens)
             contexts = leaf_contexts(self.model, root.model, position, root.tail.tokens, before)
             yield _Part(None, before, list(map(_Place, root.tail.kv, contexts)))
+
+    def _room_bytes(self) -> int:
+        """Give what a sealed leaf takes of the budget."""
+        return room_bytes(self._leaf_bytes + OVERHEAD_BYTES)
 
     def _close(self, page: "_OpenPage") -> list[Sealed]:
         """Seal a page, and list it with its leaves for pinning."""
@@ -176,6 +200,11 @@ class Sealing:
         return Cid.of(data, "raw", "sha2-256"), data
 
 
+def _budget_bytes(used_bytes: int) -> int:
+    """Give a budget for a staging of which the newest this many bytes never fill more than all buffers but one."""
+    return used_bytes * BUFFERS // (BUFFERS - 1)
+
+
 def pin_page(page: Cid, leaves: Sequence[SealedLeaf]) -> PinSet:
     """Give what is to be pinned and moved together with a page: who has opened the page can ask for this by its CID."""
     return PinSet(tuple(sorted({page, *(leaf.cid for leaf in leaves)})))
@@ -201,10 +230,19 @@ class _Batch(NamedTuple):
     tasks: list[Future[list[tuple[SealedLeaf, Sealed]]]]
 
     def collect(self) -> Iterator[tuple[_Part, list[SealedLeaf], list[Sealed]]]:
-        done = chain.from_iterable(task.result() for task in self.tasks)
+        """Give each part with what it was sealed to, which is not kept here."""
+        done = chain.from_iterable(self._results())
         for part in self.parts:
             leaves = list(islice(done, len(part.places)))
-            yield part, [leaf for leaf, _ in leaves], [sealed for _, sealed in leaves]
+            names, sealed = [leaf for leaf, _ in leaves], [block for _, block in leaves]
+            del leaves
+            yield part, names, sealed
+            del sealed
+
+    def _results(self) -> Iterator[list[tuple[SealedLeaf, Sealed]]]:
+        self.tasks.reverse()
+        while self.tasks:
+            yield self.tasks.pop().result()
 
 
 def _batches(parts: Iterator[_Part], most_leaves: int) -> Iterator[list[_Part]]:

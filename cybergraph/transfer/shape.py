@@ -73,7 +73,14 @@ def _pairs(cid: Cid, field: str, leaves: Sequence[Cid], sizes: list[int]) -> lis
 
 def _leaf_bytes(model: Model, tokens: int) -> list[int]:
     sizes = [
-        leaf_bytes(layers, tokens, num_kv_heads=model.num_kv_heads, head_dim=model.head_dim, dtype=model.kv_dtype)
+        leaf_bytes(
+            layers,
+            tokens,
+            num_kv_heads=model.num_kv_heads,
+            head_dim=model.head_dim,
+            dtype=model.kv_dtype,
+            scheme=model.kv_quant_scheme,
+        )  # fmt: skip
         for _, layers in layer_groups(model.num_layers, model.layers_per_leaf)
     ]
     if sizes[0] > MAX_LEAF_BYTES:

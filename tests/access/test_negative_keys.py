@@ -24,7 +24,7 @@ from cyberkv.cybergraph.access import (
 from cyberkv.cybergraph.access import passphrase as passphrase_module
 from cyberkv.cybergraph.access.folder import AccessFolder
 from cyberkv.cybergraph.access.keyfile import KeyFile
-from cyberkv.cybergraph.access.lineage import Lineage
+from cyberkv.cybergraph.access.lineage import Lineage, Pin, Publication, Reader
 from cyberkv.cybergraph.access.pagetable import Manifest, Page, SealedLeaf
 from cyberkv.cybergraph.access.passphrase import Lock, lock
 from cyberkv.cybergraph.access.proof import Challenge
@@ -59,6 +59,11 @@ def grant(*readers: PublicIdentity, kem: str = "x25519", epoch: int = 1, key: Co
 
 SEALED_LEAF = SealedLeaf(ROOT, bytes(32))
 LOCK = Lock(bytes(16), 64 << 10, 3, 4, bytes(48))
+LINEAGE_OF_ALL = replace(
+    Lineage.begin("talk", bytes(32), "2026-01-01T00:00:00Z", alg=1, kem="x25519").with_reader("one", READER.public()),
+    removed=Reader("two", str(OTHER.public())), pins=(Pin("http://127.0.0.1:5001", "cyberkv/talk", NODE, 1),),
+    last=Publication(NODE, 1, NODE, NODE, NODE, ROOT, NODE, bytes(32), 1, 1, 1), earlier=(NODE,),
+)  # fmt: skip
 SAMPLES: dict[str, Node] = {
     "sealed": Sealed(1, LINEAGE, 1, bytes(32), NODE, ROOT, NODE),
     "grant": grant(READER.public()),
@@ -69,7 +74,7 @@ SAMPLES: dict[str, Node] = {
     "page": Page(b"segment", 0, None, (b"block",), (SEALED_LEAF,)),
     "key": KeyFile(bytes(range(32)), None),
     "locked key": KeyFile(None, LOCK),
-    "lineage": Lineage.begin("talk", bytes(32), "", alg=1, kem="x25519").with_reader("one", READER.public()),
+    "lineage": LINEAGE_OF_ALL,
 }
 
 
@@ -311,7 +316,7 @@ def test_a_damaged_memory_of_epochs_lets_no_earlier_one_pass(tmp_path: Path, row
 def test_a_pipe_in_place_of_what_is_kept_does_not_keep_us_waiting(tmp_path: Path) -> None:
     folder = AccessFolder(tmp_path / "access")
     folder.see(grant())
-    folder.keep(Lineage.begin("talk", bytes(32), "", alg=1, kem="x25519"))
+    folder.keep(Lineage.begin("talk", bytes(32), "2026-01-01T00:00:00Z", alg=1, kem="x25519"))
     for name in ("seen", "given"):
         [path] = (tmp_path / "access" / name).iterdir()
         path.unlink()

@@ -20,7 +20,8 @@ from cyberkv.cybergraph.nodes import Grant, PinSet, Sealed, decode_node
 from cyberkv.cybergraph.peers import HttpPeer
 from cyberkv.cybergraph.prefix import prefix_keys
 from cyberkv.cybergraph.store import MemoryStore, Store
-from cyberkv.cybergraph.transfer.sealed import fetch_sealed, publish_sealed
+from cyberkv.cybergraph.transfer.fetch_sealed import fetch_sealed
+from cyberkv.cybergraph.transfer.sealed import publish_sealed
 from tests.access.sealed import ISSUER, KEY, READER, Published, publish
 from tests.wire.conftest import CALM, running
 from tests.wire.liar import Exchange, lying

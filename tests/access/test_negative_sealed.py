@@ -30,7 +30,7 @@ from cyberkv.cybergraph.limits import MAX_LEAF_BYTES, MAX_SEALED_PAGES, MAX_SEGM
 from cyberkv.cybergraph.nodes import PinSet, Sealed
 from cyberkv.cybergraph.store import MemoryStore
 from cyberkv.cybergraph.transfer import fetch
-from cyberkv.cybergraph.transfer.sealed import fetch_sealed
+from cyberkv.cybergraph.transfer.fetch_sealed import fetch_sealed
 from tests.access.sealed import ISSUER, KEY, LINEAGE, READER, Published, publish
 from tests.contracts.store_peer import StorePeer
 from tests.wire.synthetic import MODEL, conversation, other_model

@@ -24,7 +24,9 @@ from cyberkv.cybergraph.errors import (
 from cyberkv.cybergraph.index import Index
 from cyberkv.cybergraph.nodes import Grant, Sealed
 from cyberkv.cybergraph.store import DiskStore, MemoryStore, Store
-from cyberkv.cybergraph.transfer.sealed import fetch_sealed, find_grant, grant_access, publish_sealed
+from cyberkv.cybergraph.transfer.fetch_sealed import fetch_sealed, find_grant
+from cyberkv.cybergraph.transfer.granting import grant_access
+from cyberkv.cybergraph.transfer.sealed import publish_sealed
 from tests.access.sealed import ISSUER, OTHER, READER
 from tests.contracts.progress import Counter
 from tests.contracts.store_peer import StorePeer
@@ -112,39 +114,35 @@ def test_adding_a_reader_costs_the_same_for_any_size(
 ) -> None:
     state, report = publish_sealed(disk_store, index, record(disk_store, blocks=300), lineage(READER), ISSUER)
     before = set(disk_store.cids())
-    sealed = Sealed.decode(disk_store.get(report.root))
     with monkeypatch.context() as patch:
-        patch.setattr("cyberkv.cybergraph.transfer.sealed.closure", None)  # it reads all of the page table
-        state = grant_access(
-            disk_store, index, state.with_reader("new", OTHER.public()), ISSUER, sealed.manifest, sealed.pinset
-        )
-    assert set(disk_store.cids()) - before == {state.sealed, state.grant}
-    assert state.sealed is not None
-    assert state.grant is not None
-    assert Grant.decode(disk_store.get(state.grant)).prev == report.grant
+        patch.setattr("cyberkv.cybergraph.transfer.granting.closure", None)  # it reads all of the page table
+        state = grant_access(disk_store, index, state.with_reader("new", OTHER.public()), ISSUER)
+    assert state.last is not None
+    assert set(disk_store.cids()) - before == {state.last.root, state.last.grant}
+    assert Grant.decode(disk_store.get(state.last.grant)).prev == report.grant
     shown = StorePeer(public_part(disk_store, index))
     for reader in (READER, OTHER):
-        fetch_sealed(MemoryStore(), their_index, state.sealed, [shown], reading(reader))
+        fetch_sealed(MemoryStore(), their_index, state.last.root, [shown], reading(reader))
     with pytest.raises(NotARecipient):  # the grant of before is what it was
         fetch_sealed(MemoryStore(), their_index, report.root, [shown], reading(OTHER))
 
 
 def test_adding_a_reader_publishes_what_an_index_has_lost(disk_store: DiskStore, index: Index, tmp_path: Path) -> None:
     state, report = publish_sealed(disk_store, index, record(disk_store), lineage(READER), ISSUER)
-    sealed = Sealed.decode(disk_store.get(report.root))
     with Index(tmp_path / "anew") as anew:
-        state = grant_access(disk_store, anew, state, ISSUER, sealed.manifest, sealed.pinset)
-        assert state.sealed is not None
-        assert all(map(anew.is_public, closure(disk_store, state.sealed)))
+        state = grant_access(disk_store, anew, state, ISSUER)
+        assert state.last is not None
+        assert all(map(anew.is_public, closure(disk_store, state.last.root)))
+        assert report.root != state.last.root
 
 
 def test_another_key_than_the_lineage_s_signs_nothing(disk_store: DiskStore, index: Index) -> None:
     root = record(disk_store)
-    state, report = publish_sealed(disk_store, index, root, lineage(READER), ISSUER)
-    before, sealed = set(disk_store.cids()), Sealed.decode(disk_store.get(report.root))
+    state, _ = publish_sealed(disk_store, index, root, lineage(READER), ISSUER)
+    before = set(disk_store.cids())
     for attempt in (
         lambda: publish_sealed(disk_store, index, root, state, OTHER),
-        lambda: grant_access(disk_store, index, state, OTHER, sealed.manifest, sealed.pinset),
+        lambda: grant_access(disk_store, index, state, OTHER),
     ):
         with pytest.raises(BadReference):
             attempt()

@@ -1,11 +1,13 @@
 """A conversation sealed and opened again: nothing is lost, nothing shows, and nothing fits elsewhere."""
 
+import threading
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from cyberkv.cybergraph.access import ContentKey, OpenedTable, SealedPeer
+from cyberkv.cybergraph import staging
+from cyberkv.cybergraph.access import ContentKey, OpenedTable, SealedPeer, Sealing
 from cyberkv.cybergraph.access import sealing as sealing_module
 from cyberkv.cybergraph.chain import closure, load_root, walk
 from cyberkv.cybergraph.cid import Cid
@@ -16,7 +18,7 @@ from cyberkv.cybergraph.peers import CarFilePeer
 from cyberkv.cybergraph.prefix import prefix_keys
 from cyberkv.cybergraph.store import MemoryStore
 from cyberkv.cybergraph.transfer import fetch
-from tests.access.sealed import KEY, publish
+from tests.access.sealed import ISSUER, KEY, LINEAGE, publish
 from tests.contracts.store_peer import StorePeer
 from tests.wire.synthetic import BLOCK_SIZE, MODEL, contents, conversation, record
 
@@ -195,3 +197,45 @@ def test_a_manifest_for_another_model_is_refused() -> None:
     assert published.table().model == MODEL
     with pytest.raises(AuthFailed):
         OpenedTable(published.sealed, published.key, published.store.get(published.sealed.manifest)[:-1])
+
+
+def sealing_of(home: MemoryStore, cid: Cid) -> Sealing:
+    commitment = KEY.commitment(ISSUER.public().signing, LINEAGE, 1)
+    return Sealing(home, load_root(home, cid), MODEL, KEY, commitment, 1)
+
+
+def make_batches_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many batches, in buffers that have to take turns."""
+    monkeypatch.setattr(sealing_module, "BATCH_BYTES", 64 << 10)
+    monkeypatch.setattr(sealing_module, "CHUNK_BYTES", 16 << 10)
+    monkeypatch.setattr(sealing_module, "HELD_BYTES", 64 << 10)
+    monkeypatch.setattr(staging, "MAX_LEAF_BYTES", 4096)
+
+
+def test_memory_that_takes_turns_holds_what_it_should(monkeypatch: pytest.MonkeyPatch) -> None:
+    home, root = conversation(blocks=300)
+    expected = {cid for cid in publish(home, root).store.cids() if cid.codec == "raw"}  # the control: all fits at once
+    make_batches_small(monkeypatch)
+    sealed, held = [], []
+    for run in sealing_of(home, root).blocks():
+        held = [*held[-2:], run]
+        sealed += [cid for cid, data in run if cid.codec == "raw" and cid == Cid.of(data, "raw", "sha2-256")]
+    assert {*sealed} == expected
+    assert len(sealed) * 4096 > 4 * (4 * 64 << 10), "more than all buffers hold, several times"
+
+
+def test_whoever_stops_early_leaves_no_thread_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_batches_small(monkeypatch)
+    home, root = conversation(blocks=300)
+    before = threading.active_count()
+    blocks = sealing_of(home, root).blocks()
+    kept = next(blocks)
+    blocks.close()  # type: ignore[attr-defined]
+    assert kept
+    assert threading.active_count() == before
+    leaf = [cid for cid in closure(home, root) if cid.codec == "raw"][-20]
+    home.delete_many([leaf])
+    with pytest.raises(BlockNotFound):
+        for _ in sealing_of(home, root).blocks():
+            pass
+    assert threading.active_count() == before

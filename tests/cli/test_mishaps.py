@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cyberkv.cli import grant
+from cyberkv.cli import grant, renewing
 from cyberkv.cli.identities import FILE_VARIABLE
 from cyberkv.cybergraph.access.folder import AccessFolder
 from cyberkv.cybergraph.cid import Cid
@@ -106,7 +106,8 @@ def test_of_two_who_give_access_at_once_one_waits(
             os.close(fd)
         return real(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(grant, "issuer_of", meanwhile)
+    for module in (grant, renewing):
+        monkeypatch.setattr(module, "issuer_of", meanwhile)
     story.json("grant", "add", "story", public_key(second), "--label", "second")
     story.json("grant", "revoke", "story", "second", "--reencrypt")
     assert waits == [True, True]

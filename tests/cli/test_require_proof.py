@@ -82,7 +82,8 @@ def test_a_sealed_file_is_kept_back_as_well(story: Command, someone: Someone, tm
 
 def test_addresses_are_listed_with_what_stands_behind_them(story: Command, someone: Someone, tmp_path: Path) -> None:
     car = tmp_path / "sealed.car"
-    sealed = story.json("publish", "story", "--to", public_key(someone("reader")), "--car", car)["root"]
+    sealed = story.json("publish", "story", "--to", public_key(someone("reader")))["root"]
+    story("publish", "story", "--to", "readers", "--car", car)
     receipt = story.json("publish", "story", "--public", "--sign", "--yes")["receipt"]
     root = story.json("show", "story")["cid"]
     with served(story.home, "--car", car) as (said, lines):

@@ -26,7 +26,7 @@ from cyberkv.cybergraph.foreign import AnyValue, any_cid, parse_cid
 from cyberkv.cybergraph.ipld import ValueCodec, links_of, read_dag_cbor, write_value
 from cyberkv.cybergraph.nodes import Grant, Receipt, decode_node, links
 from cyberkv.cybergraph.store import MemoryStore
-from cyberkv.cybergraph.transfer.sealed import find_grant
+from cyberkv.cybergraph.transfer.fetch_sealed import find_grant
 from fixtures.golden import NODES
 from fixtures.make import FOLDER
 from tests.access.sealed import ISSUER, KEY, LINEAGE, OTHER, READER, Published, publish

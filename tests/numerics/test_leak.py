@@ -9,7 +9,7 @@ import torch
 
 from cyberkv.cybergraph.chain import load_root, walk
 from cyberkv.cybergraph.cid import Cid
-from cyberkv.cybergraph.transfer.sealed import fetch_sealed
+from cyberkv.cybergraph.transfer.fetch_sealed import fetch_sealed
 from cyberkv.runtime.checkpoint import checkpoint, resume
 from cyberkv.runtime.engine import Engine
 from cyberkv.runtime.live import Live

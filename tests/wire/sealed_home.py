@@ -18,7 +18,8 @@ from cyberkv.cybergraph.nodes import Grant, Sealed
 from cyberkv.cybergraph.peers import Peer
 from cyberkv.cybergraph.store import MemoryStore
 from cyberkv.cybergraph.transfer import FetchReport
-from cyberkv.cybergraph.transfer.sealed import SealedReport, fetch_sealed, find_ring, publish_sealed
+from cyberkv.cybergraph.transfer.fetch_sealed import fetch_sealed, find_ring
+from cyberkv.cybergraph.transfer.sealed import SealedReport, publish_sealed
 from tests.access.sealed import ISSUER, OTHER, READER
 from tests.wire.conftest import Served, running
 from tests.wire.synthetic import record
