@@ -228,7 +228,7 @@ def read_proof(data: bytes) -> None:
     scheme = list(SCHEMES)[data[0] % 3] if data else "none"
     challenge = replace(challenges()[0], scheme=scheme)
     verifier = Verifier(AUDIENCE)
-    verifier._open[challenge.cid()] = challenge.expires_s
+    verifier._open[challenge.cid()] = challenge.expires_s, None
     verdict = verifier.check(challenge.encode(), data[1:], terms(), now_s=NOW_S)
     assert verdict.ok
     assert data[1:] in {seed[1:] for seed in proofs()}, "a proof that nobody made"
