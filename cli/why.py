@@ -3,13 +3,18 @@
 import re
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..cybergraph.verdict import BlockVerdict, Verdict, explain, find_hits, weigh
+from ..cybergraph.cid import Cid
+from ..cybergraph.errors import BlockNotFound
+from ..cybergraph.index import UNKNOWN_DOMAIN, Index
+from ..cybergraph.verdict import BlockVerdict, Rates, Tier, Verdict, find_here, find_refusals, plan
 from .context import Session, pass_session
+from .kubo import open_source
 from .models import choose_model, need_codec
 from .options import BYTES_S_PER_MBIT, POSITIVE, TEXT
 from .output import answer, remark, say
@@ -18,6 +23,7 @@ from .rates import read_rate
 from .text import count, duration, preview, size
 
 if TYPE_CHECKING:
+    from ..cybergraph.peers import Peer
     from ..runtime.models.tokenizer import TextCodec
 
 _SUFFIX = re.compile(r"\w\.[a-z]\w{0,4}\Z", re.IGNORECASE)
@@ -29,6 +35,11 @@ _SUFFIX = re.compile(r"\w\.[a-z]\w{0,4}\Z", re.IGNORECASE)
 @click.option("--system", type=TEXT, metavar="TEXT", help="System message, as `run --system` takes it.")
 @click.option("--link", type=POSITIVE, metavar="MBIT", help="Weigh as if blocks came over a link of this speed.")
 @click.option("--prefill-tok-s", type=POSITIVE, metavar="N", help="Weigh as if a prefill ran at this speed.")
+@click.option("--budget", type=click.IntRange(min=0), metavar="BYTES", help="Load at most this much from the source.")
+@click.option(
+    "--from", "source", metavar="URL|FILE.car",
+    help="Ask there, too, for blocks that came from elsewhere and whose rows are here no more.",
+)  # fmt: skip
 @pass_session
 def why(
     session: Session,
@@ -38,6 +49,8 @@ def why(
     system: str | None,
     link: float | None,
     prefill_tok_s: float | None,
+    budget: int | None,
+    source: str | None,
 ) -> None:
     """Say for each block of a text whether it is reused, and why not.
 
@@ -45,22 +58,35 @@ def why(
     does. Blocks side by side with one verdict share a line; with --json each has its own entry. A miss names its
     reason: what is absent or damaged, or the field in which the model that recorded this text differs.
 
-    Blocks that load more slowly than they compute are RECOMPUTE. How fast they load is measured here, unless
-    --link says it; how fast they compute is known from the last long prefill of this model, unless --prefill-tok-s
-    says it. `run` loads the first few MiB in any case, to see how fast that goes, and computes where it gains by half.
+    Each block has one verdict. HIT: its rows are in this home. FAULT: they are at the source that --from names, and
+    have to come from there. RECOMPUTE: it is computed, for the first time or again, because it is absent, damaged, or
+    slower to load than to compute. REFUSE: there is one, and it is not used. ABSTAIN: --budget is spent before it. How
+    fast blocks load is measured here, unless --link says it; how fast they compute is known from the last long prefill
+    of this model, unless --prefill-tok-s says it. `run` loads the first few MiB in any case, to see how fast that goes,
+    and computes where it gains by half.
+
+    A source is asked only about blocks that came from elsewhere: to ask for a block is to name it.
     """
     record = choose_model(session, model, None)
     prefill_tok_s = prefill_tok_s or read_rate(session.home, record.cid)
     codec = need_codec(session.registry.text(record), record.name)
     tokens = _tokens(session, codec, text, system)
-    start_s = time.perf_counter()
-    hits = find_hits(session.store, session.index, record.identity, tokens)
-    measured_bytes_s = hits.load_bytes / (time.perf_counter() - start_s)
-    load_bytes_s = link * BYTES_S_PER_MBIT if link else measured_bytes_s or None  # nothing read, nothing measured
+    with ExitStack() as stack:
+        peer = stack.enter_context(open_source(source)) if source else None
+        there = _There(session.index, peer)
+        start_s = time.perf_counter()
+        located = find_here(session.store, session.index, record.identity, tokens, there)
+        here_s = time.perf_counter() - start_s - there.asked_s
+    here_bytes = sum(each.load_bytes for each in located.places if each.tier is Tier.L2)
+    measured = {Tier.L2: here_bytes / here_s}
+    if there.asked_s:
+        measured[Tier.L3] = there.bytes / there.asked_s
+    rates = {tier: link * BYTES_S_PER_MBIT if link else rate for tier, rate in measured.items() if link or rate}
     block_size = record.identity.block_size
-    verdicts = weigh(
-        explain(session.store, session.index, record.identity, tokens, hits),
-        block_size=block_size, load_bytes_s=load_bytes_s, prefill_tokens_s=prefill_tok_s,
+    verdicts = plan(
+        located, blocks=len(tokens) // block_size, block_size=block_size, asked=Tier.L2, budget_bytes=budget,
+        rates=Rates(prefill_tok_s, rates),
+        refusals=find_refusals(session.store, session.index, record.identity, tokens, located),
     )  # fmt: skip
     tail_tokens = len(tokens) - len(verdicts) * block_size
     missed = next((each for each in verdicts if each.verdict is not Verdict.HIT), None)
@@ -69,7 +95,7 @@ def why(
         "tokens": len(tokens),
         "tail_tokens": tail_tokens,
         "hits": sum(each.verdict is Verdict.HIT for each in verdicts),
-        "load_bytes_s": load_bytes_s,
+        "load_bytes_s": rates.get(Tier.L2),
         "prefill_tok_s": prefill_tok_s,
         "verdicts": [_describe(each) for each in verdicts],
         "reason": missed.reason if missed else None,
@@ -78,7 +104,8 @@ def why(
     def show() -> None:
         for run in _runs(verdicts):
             color = "green" if run[0].verdict is Verdict.HIT else "yellow"
-            say(f"{_range(run):>13} {run[0].position_start:>8}  {run[0].verdict:<9} {_costs(run)}", fg=color)
+            line = f"{_range(run):>13} {run[0].position_start:>8}  {run[0].verdict:<9} {_tier(run[0]):<2}"
+            say(f"{line} {_costs(run)}".rstrip(), fg=color)
         say(f"{data['hits']} of {count(len(verdicts), 'block')} hit, tail of {count(tail_tokens, 'token')}")
         if missed:
             say(f"block {missed.index}: {missed.reason}")
@@ -88,10 +115,37 @@ def why(
     answer(session, data, show)
 
 
+class _There:
+    """A source that is asked for leaves, and what it gave."""
+
+    def __init__(self, index: Index, peer: "Peer | None") -> None:
+        self._index, self._peer = index, peer
+        self.bytes = 0
+        self.asked_s = 0.0
+
+    def __call__(self, block: Cid, leaves: Sequence[Cid]) -> int | None:
+        """Give the bytes of `leaves` of a block that came from elsewhere, if the source shows to have the first."""
+        if self._peer is None or self._index.domain_of(block) != UNKNOWN_DOMAIN:
+            return None
+        start_s = time.perf_counter()
+        try:
+            [(_, data)] = self._peer.get_many(leaves[:1])
+        except BlockNotFound:
+            return None
+        finally:
+            self.asked_s += time.perf_counter() - start_s
+        self.bytes += memoryview(data).nbytes
+        return memoryview(data).nbytes * len(leaves)
+
+
 def _runs(verdicts: Sequence[BlockVerdict]) -> Iterator[list[BlockVerdict]]:
     """Put blocks side by side together that have the same verdict for the same reason."""
-    for _, run in groupby(verdicts, key=lambda each: (each.verdict, each.difference, bool(each.load_bytes))):
+    for _, run in groupby(verdicts, key=lambda each: (each.verdict, each.difference, each.tier)):
         yield list(run)
+
+
+def _tier(each: BlockVerdict) -> str:
+    return "" if each.tier is None else str(each.tier)
 
 
 def _range(run: Sequence[BlockVerdict]) -> str:
@@ -134,6 +188,7 @@ def _describe(each: BlockVerdict) -> dict[str, Any]:
         "index": each.index,
         "position_start": each.position_start,
         "verdict": each.verdict,
+        "tier": _tier(each) or None,
         "reason": each.reason or None,
         "cid": each.cid,
         "load_bytes": each.load_bytes,

@@ -2,12 +2,12 @@
 
 from ..cybergraph.chain import build_root, load_root, walk
 from ..cybergraph.cid import Cid
-from ..cybergraph.errors import Corrupt, IdentityMismatch, NotFound
+from ..cybergraph.errors import Corrupt, IdentityMismatch, NotFound, OutOfRange
 from ..cybergraph.identity import require_same
 from ..cybergraph.nodes import EMPTY_TAIL, Conversation, Model, Tail
-from .adopt import drop_failed
 from .engine import Engine
 from .live import Live
+from .tiers import drop_failed
 
 
 def checkpoint(live: Live, *, title: str, created: str, parent: Cid | None = None, fork_at: int | None = None) -> Cid:
@@ -47,10 +47,17 @@ def resume(engine: Engine, root_cid: Cid) -> Live:
     """Load a conversation to go on from it. Its next logits are those of the uninterrupted run, bit for bit.
 
     A leaf that is missing or corrupt ends reuse there: the rest is computed again from the tokens, and the miss is in
-    `counts`. Raises `IdentityMismatch`, and `NotFound` or `Corrupt` where the page table itself cannot be read.
+    `counts`. Raises `IdentityMismatch`, `OutOfRange` for more tokens than the model has positions, and `NotFound` or
+    `Corrupt` where the page table itself cannot be read.
     """
     root = load_root(engine.store, root_cid)
     require_model(engine, root)
+    if root.length > engine.config.max_positions:
+        raise OutOfRange(
+            f"{root.length} tokens, the model has {engine.config.max_positions} positions",
+            hint="`cyberkv run --from REF --select recent` goes on approximately; or fork it earlier",
+            tokens=root.length,
+        )
     live = Live(engine, approx=root.approx)
     steps = list(walk(engine.store, root))
     tokens = [token for step in steps for token in step.block.tokens]
@@ -80,7 +87,7 @@ def _load_tail(live: Live, tail: Tail) -> bool:
     try:
         engine.store.get_into(tail.kv or (), [memoryview(part) for part in parts])
     except (NotFound, Corrupt) as error:
-        live.counts.misses.append(drop_failed(engine, live.boundary, error))
+        live.counts.misses.append(drop_failed(engine.store, live.boundary, error))
         return False
     live.sequence.extend_table(live.boundary + count)
     engine.pool.fill_tail(live.sequence.table[-1], count, parts)

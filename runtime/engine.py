@@ -1,5 +1,6 @@
 """One loaded model with a store to record into: what live conversations share."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ..cybergraph.cid import Cid
@@ -14,9 +15,11 @@ from .models.config import DecoderConfig
 from .models.decoder import Decoder
 from .models.registry import LoadedModel
 from .pace import Pace
-from .pool import DTYPES, Pool
+from .pool import Pool
+from .quant import DTYPES
 from .rope import Rotary
-from .sequence import Sequence
+from .sequence import Sequence as Cache
+from .tiers import Residency, Source
 
 
 @dataclass(slots=True)
@@ -33,21 +36,39 @@ class Engine:
     domain: Domain
     pace: Pace = field(default_factory=Pace)
     """Speeds that decide whether known blocks are loaded or computed."""
+    host_bytes: int = 0
+    """Budget of host memory for blocks that leave the pool. None by default: this pool is host memory itself."""
+    sources: Sequence[Source] = ()
+    """Peers that are asked for blocks that the store lacks, where `may_ask` allows it."""
+    may_ask: Callable[[Cid], bool] = lambda _: False
+    """Whether the name of a block may be told to `sources`."""
     geometry: Geometry = field(init=False)
     memory: HotMemory = field(init=False)
+    _residency: Residency | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.geometry = self.pool.geometry
-        self.memory = HotMemory(self.config, self.pool.rows.dtype)
+        self.memory = HotMemory(self.config, self.pool.packing.dtype)
 
     @property
     def config(self) -> DecoderConfig:
         """Shape of the decoder."""
         return self.decoder.config
 
-    def new_sequence(self) -> Sequence:
+    @property
+    def residency(self) -> Residency:
+        """Where this model's blocks are. Over another pool or store it is another one, which knows of none yet."""
+        known = self._residency
+        if known is None or known.pool is not self.pool or known.store is not self.store:
+            known = self._residency = Residency(
+                self.pool, self.store, self.model_cid,
+                host_bytes=self.host_bytes, sources=self.sources, may_ask=self.may_ask,
+            )  # fmt: skip
+        return known
+
+    def new_sequence(self) -> Cache:
         """Start an empty cache over the shared pool."""
-        return Sequence(self.config, self.rotary, self.pool, self.memory)
+        return Cache(self.config, self.rotary, self.pool, self.memory)
 
 
 def build_engine(

@@ -7,9 +7,9 @@ machine may have been idle then and busy now, which slows both ways, so computin
 >>> pace = Pace(clock_s=lambda: 0.0, prefill_tokens_s=1000.0, probe_bytes=3000)
 >>> pace.first_blocks(10, block_bytes=1000), pace.first_blocks(3, block_bytes=1000)
 (3, 3)
->>> pace.cheaper_to_compute(7000, tokens=112, loaded_bytes=3000, loaded_s=0.3)
-Choice(load_s=0.7, compute_s=0.112)
->>> pace.cheaper_to_compute(7000, tokens=400, loaded_bytes=3000, loaded_s=0.3) is None  # 0.4 s: no clear gain
+>>> pace.rates(loaded_bytes=3000, loaded_s=0.3).load_s(Tier.L2, 7000)
+0.7
+>>> pace.rates().load_s(Tier.L2, 7000) is None
 True
 """
 
@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from ..cybergraph.verdict import Choice, choose
+from ..cybergraph.verdict import Rates, Tier
 
 PROBE_BYTES: Final = 8 << 20
 """Loaded without asking, to see how fast it goes: many reads long, and soon computed if it was in vain."""
@@ -48,12 +48,12 @@ class Pace:
             return blocks
         return min(blocks, max(1, self.probe_bytes // block_bytes))
 
-    def cheaper_to_compute(self, load_bytes: int, *, tokens: int, loaded_bytes: int, loaded_s: float) -> Choice | None:
-        """Give both estimates where computing what is left promises a clear gain over loading it, else None."""
-        if self.prefill_tokens_s is None or loaded_s <= 0:
-            return None
-        choice = choose(load_bytes, loaded_bytes / loaded_s, tokens=tokens, prefill_tokens_s=self.prefill_tokens_s)
-        return choice if choice.load_s > LEAST_GAIN * choice.compute_s else None
+    def rates(self, *, loaded_bytes: int = 0, loaded_s: float = 0.0) -> Rates:
+        """Give the speeds for a plan: of a prefill, and of loading as it went just now, if anything was loaded."""
+        if self.prefill_tokens_s is None or not loaded_bytes or loaded_s <= 0:
+            return Rates(self.prefill_tokens_s)
+        lower = dict.fromkeys((Tier.L1, Tier.L2, Tier.L3), loaded_bytes / loaded_s)
+        return Rates(self.prefill_tokens_s, lower, least_gain=LEAST_GAIN)
 
     def note_prefill(self, tokens: int, prefill_s: float) -> None:
         """Take the speed of a prefill that was done, if it was long enough to tell."""

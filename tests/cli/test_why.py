@@ -9,6 +9,8 @@ from safetensors.torch import load_file, save_file
 
 from cyberkv.cli.rates import keep_rate
 from cyberkv.cybergraph.cid import Cid
+from cyberkv.cybergraph.nodes import Block
+from cyberkv.cybergraph.store import DiskStore
 from tests.cli.conftest import STORY, Command
 
 
@@ -29,7 +31,7 @@ def test_what_is_recorded_hits(story: Command, story_file: Path) -> None:
     assert (answer["hits"], answer["tail_tokens"], answer["reason"]) == (5, 5, None)
     walked = [block["cid"] for block in story("walk", "story", "--json").lines]
     assert [each["cid"] for each in answer["verdicts"]] == walked
-    assert {each["load_bytes"] for each in answer["verdicts"]} == {16 * 768}
+    assert {(each["load_bytes"], each["tier"]) for each in answer["verdicts"]} == {(16 * 768, "L2")}
     assert story.json("why", "-", "--model", "tiny")["verdicts"] == []
     assert "5 of 5 blocks hit" in story("why", story_file).stdout
 
@@ -119,6 +121,42 @@ def test_a_damaged_leaf_is_named(story: Command, story_file: Path) -> None:
     assert "damaged" in answer["reason"]
     assert "block 3 before it" in answer["verdicts"][4]["reason"]
     assert leaf in story("why", story_file).stdout
+
+
+def lose_rows(command: Command, block: int) -> None:
+    """Take the rows of one block and of those behind it out of the store."""
+    cids = [each["cid"] for each in command("walk", "story", "--json").lines[block:]]
+    with DiskStore(command.home / "store") as store:
+        store.delete_many([leaf for cid in cids for leaf in Block.decode(store.get(Cid.parse(cid))).kv])
+
+
+def test_what_a_source_has_is_a_fault(story: Command, elsewhere: Command, story_file: Path, tmp_path: Path) -> None:
+    car = tmp_path / "story.car"
+    story("key", "new")
+    signed = story.json("publish", "story", "--public", "--yes", "--car", car)
+    elsewhere("fetch", signed["receipt"], "--from", car, "--trust", signed["signed_by"])
+    lose_rows(elsewhere, 2)
+    assert verdicts(elsewhere.json("why", story_file)) == ["HIT", "HIT", *["RECOMPUTE"] * 3]
+    answer = elsewhere.json("why", story_file, "--from", car)
+    assert verdicts(answer) == ["HIT", "HIT", *["FAULT"] * 3]
+    fault = answer["verdicts"][2]
+    assert (fault["tier"], fault["load_bytes"], fault["load_s"] > 0) == ("L3", 16 * 768, True)
+    assert (fault["field"], fault["expected"], fault["got"]) == ("tier", "L2", "L3")
+    assert answer["hits"] == 2
+    first, second = elsewhere("why", story_file, "--from", car).stdout.splitlines()[:2]
+    assert (first.split()[:4], second.split()[:4]) == (["0-1", "0", "HIT", "L2"], ["2-4", "32", "FAULT", "L3"])
+    paid = elsewhere.json("why", story_file, "--from", car, "--budget", 16 * 768 + 1)
+    assert verdicts(paid) == ["HIT", "HIT", "FAULT", "ABSTAIN", "ABSTAIN"]
+    assert "spent before it" in paid["verdicts"][3]["reason"]
+    slow = elsewhere.json("why", story_file, "--from", car, "--link", 0.098304, "--prefill-tok-s", 17)
+    assert set(verdicts(slow)) == {"RECOMPUTE"}
+
+
+def test_what_was_computed_here_is_not_asked_of_a_source(story: Command, story_file: Path, tmp_path: Path) -> None:
+    car = tmp_path / "story.car"
+    story("publish", "story", "--public", "--yes", "--car", car)
+    lose_rows(story, 2)
+    assert verdicts(story.json("why", story_file, "--from", car)) == ["HIT", "HIT", *["RECOMPUTE"] * 3]
 
 
 @pytest.fixture

@@ -71,6 +71,7 @@ def test_a_load_that_keeps_failing_uses_nothing_up(engine: Engine, failing: Fail
     for _ in range(TRIES):
         failing.memory._blocks[leaf] = sound  # as if somebody had healed it, in time for the next lookup only
         failing.target = leaf
+        engine.residency.reset()  # as in another process: what is in the pool is not loaded
         live.adopt(recorded.blocks[len(live.blocks) :], TOKENS[live.boundary :])
         assert (live.blocks, live.tokens) == (recorded.blocks[:2], TOKENS[:32])
         assert len(live.sequence.table) == 2
@@ -78,6 +79,7 @@ def test_a_load_that_keeps_failing_uses_nothing_up(engine: Engine, failing: Fail
         assert [miss.position_start for miss in live.counts.misses] == [32]
         assert (live.counts.tokens_reused, live.counts.tokens_computed, live.counts.blocks_new) == (0, 0, 0)
     failing.memory._blocks[leaf], failing.target = sound, None
+    engine.residency.reset()
     live.adopt(recorded.blocks[2:], TOKENS[32:])
     assert live.blocks == recorded.blocks
     live.append(TOKENS[96:])
@@ -93,6 +95,7 @@ def test_each_failed_load_is_one_miss_and_the_answer_is_the_same(engine: Engine,
     for attempt in range(TRIES):
         at = attempt % len(leaves)
         failing.target = leaves[at]
+        engine.residency.reset()
         live = resume(engine, root) if attempt % 2 else started(engine, TOKENS)
         failing.target = None
         assert [miss.position_start for miss in live.counts.misses] == [16 * at]
@@ -119,6 +122,7 @@ def test_what_cannot_be_read_just_now_is_missed_and_stays(tiny_engine: Callable[
     slab = engine.store.path / place.slab.file_name
     data = slab.read_bytes()
     os.truncate(slab, place.offset + 10)
+    engine.residency.reset()
     again = Live(engine)
     again.adopt(live.blocks, TOKENS[:96])
     assert [miss.position_start for miss in again.counts.misses] == [32]
@@ -130,5 +134,6 @@ def test_what_cannot_be_read_just_now_is_missed_and_stays(tiny_engine: Callable[
     with slab.open("r+b") as file:  # the control: bytes that are there and wrong go
         file.seek(place.offset)
         file.write(bytes([data[place.offset] ^ 1]))
+    engine.residency.reset()
     Live(engine).adopt(live.blocks, TOKENS[:96])
     assert engine.store.places([leaf]) == [None]

@@ -52,6 +52,7 @@ def engine(tiny_engine: Callable[..., Engine]) -> Engine:
 def paced(engine: Engine, prefill_tokens_s: float | None) -> Slow:
     store = engine.store
     assert isinstance(store, Slow)
+    engine.residency.reset()  # as in another process: what is in the pool costs nothing
     engine.pace = Pace(store.clock_s, prefill_tokens_s, probe_bytes=FIRST * engine.geometry.block_bytes)
     return store
 
@@ -95,6 +96,7 @@ def test_both_ways_give_the_same_blocks_and_scores(engine: Engine) -> None:
 def test_a_run_no_longer_than_the_first_blocks_is_loaded(engine: Engine) -> None:
     paced(engine, 50 * break_even(engine))
     for blocks in (1, FIRST, FIRST + 1):
+        engine.residency.reset()
         live = Live(engine)
         live.append(TOKENS[: blocks * SIZE])
         assert live.counts.tokens_reused == min(blocks, FIRST) * SIZE
@@ -116,6 +118,7 @@ def test_a_load_that_fails_at_first_is_not_weighed(engine: Engine) -> None:
     live.append(TOKENS)
     [lost] = [cid for cid in engine.store.cids() if cid == live.blocks[1]]
     store.delete_many([lost])
+    engine.residency.reset()
     again = Live(engine)
     again.append(TOKENS)
     assert [miss.cid for miss in again.counts.misses] == [str(lost)]

@@ -12,7 +12,21 @@ from cyberkv.cybergraph.index import Index, IndexEntry
 from cyberkv.cybergraph.nodes import Block, Model
 from cyberkv.cybergraph.prefix import prefix_keys
 from cyberkv.cybergraph.store import MemoryStore, Store
-from cyberkv.cybergraph.verdict import BlockVerdict, Verdict, choose, explain, find_hits, known_models, weigh
+from cyberkv.cybergraph.verdict import (
+    Approximation,
+    BlockVerdict,
+    Located,
+    Place,
+    Rates,
+    Refusal,
+    Tier,
+    Verdict,
+    choose,
+    find_here,
+    find_refusals,
+    known_models,
+    plan,
+)
 from tests.contracts.synthetic import BLOCK_SIZE, entries, make_blocks, make_conversation, make_model
 
 TOKENS = list(range(100, 100 + 5 * BLOCK_SIZE + 2))
@@ -27,8 +41,18 @@ def record(store: MemoryStore, index: Index, model: Model, tokens: list[int] = T
     return blocks
 
 
-def look_up(store: Store, index: Index, model: Model, tokens: list[int]) -> list[BlockVerdict]:
-    return explain(store, index, model, tokens, find_hits(store, index, model, tokens))
+def look_up(
+    store: Store, index: Index, model: Model, tokens: list[int], rates: Rates | None = None
+) -> list[BlockVerdict]:
+    located = find_here(store, index, model, tokens)
+    return plan(
+        located, blocks=len(tokens) // model.block_size, block_size=model.block_size, asked=Tier.L2,
+        rates=rates or Rates(), refusals=find_refusals(store, index, model, tokens, located),
+    )  # fmt: skip
+
+
+def rates(load_bytes_s: float | None, prefill_tokens_s: float | None) -> Rates:
+    return Rates(prefill_tokens_s, {Tier.L2: load_bytes_s} if load_bytes_s else {})
 
 
 def words(verdicts: list[BlockVerdict]) -> list[Verdict]:
@@ -136,26 +160,100 @@ def test_known_models_skip_what_cannot_be_read(memory_store: MemoryStore, index:
 
 
 def test_the_cheaper_way_is_chosen_and_equal_ones_are_loaded() -> None:
-    for tokens_s, chosen in ((15.9, Verdict.HIT), (16.0, Verdict.HIT), (16.1, Verdict.RECOMPUTE)):
+    for tokens_s, is_load in ((15.9, True), (16.0, True), (16.1, False)):
         choice = choose(1000, 1000.0, tokens=16, prefill_tokens_s=tokens_s)
         assert (choice.load_s, choice.compute_s) == (1.0, 16 / tokens_s)
-        assert choice.verdict is chosen
-    assert choose(0, 1.0, tokens=0, prefill_tokens_s=1.0).verdict is Verdict.HIT
+        assert choice.is_load is is_load
+    assert choose(0, 1.0, tokens=0, prefill_tokens_s=1.0).is_load
 
 
 def test_both_estimates_are_given_as_far_as_the_rates_are_known(memory_store: MemoryStore, index: Index) -> None:
     record(memory_store, index, make_model())
-    verdicts = look_up(memory_store, index, make_model(), [*TOKENS, *range(8)])
+    tokens = [*TOKENS, *range(8)]
+    verdicts = look_up(memory_store, index, make_model(), tokens)
     assert {(each.load_s, each.compute_s) for each in verdicts} == {(None, None)}
     for load_bytes_s in (None, 64.0):
         for prefill_tokens_s in (None, 2.0):
-            weighed = weigh(
-                verdicts, block_size=BLOCK_SIZE, load_bytes_s=load_bytes_s, prefill_tokens_s=prefill_tokens_s
-            )
+            weighed = look_up(memory_store, index, make_model(), tokens, rates(load_bytes_s, prefill_tokens_s))
             for before, each in zip(verdicts, weighed, strict=True):
                 known = load_bytes_s and before.verdict is Verdict.HIT
                 assert each.load_s == (each.load_bytes / load_bytes_s if load_bytes_s and known else None)
                 assert each.compute_s == (BLOCK_SIZE / prefill_tokens_s if prefill_tokens_s else None)
+
+
+BLOCKS = [Cid.of(bytes([n]), "dag-cbor", "sha2-256") for n in range(8)]
+FOUND = [
+    Place(BLOCKS[0], Tier.L0, 0), Place(BLOCKS[1], Tier.L1, 100), Place(BLOCKS[2], Tier.L2, 100),
+    Place(BLOCKS[3], Tier.L3, 100), Place(BLOCKS[4], Tier.L3, 100),
+]  # fmt: skip
+SPEEDS = Rates(100.0, {Tier.L1: 1e6, Tier.L2: 1e4, Tier.L3: 1e3})
+OTHER = Refusal("rope.base is 1 here and 2 there", BLOCKS[6])
+NEAR = Approximation(BLOCKS[7], 0.25, "spliced: largest difference of scores", load_bytes=100, tier=Tier.L2)
+Words = list[tuple[Verdict, Tier | None]]
+
+
+@pytest.mark.parametrize(
+    ("asked", "options", "expected"),
+    [
+        (
+            Tier.L0,
+            {"budget_bytes": 300, "refusals": {5: OTHER}, "approximations": {6: NEAR}},
+            [
+                (Verdict.HIT, Tier.L0),
+                (Verdict.FAULT, Tier.L1),
+                (Verdict.FAULT, Tier.L2),
+                (Verdict.FAULT, Tier.L3),
+                (Verdict.ABSTAIN, Tier.L3),
+                (Verdict.REFUSE, None),
+                (Verdict.RECONCILED, Tier.L2),
+                (Verdict.RECOMPUTE, None),
+            ],
+        ),
+        (Tier.L2, {}, [(Verdict.HIT, Tier(n)) for n in range(3)] + [(Verdict.FAULT, Tier.L3)] * 2),
+        (Tier.L3, {"budget_bytes": 0}, [(Verdict.HIT, each.tier) for each in FOUND]),
+        (
+            Tier.L0,
+            {"budget_bytes": 199},
+            [(Verdict.HIT, Tier.L0), (Verdict.FAULT, Tier.L1), (Verdict.ABSTAIN, Tier.L2)],
+        ),
+        (Tier.L0, {"budget_bytes": 0}, [(Verdict.HIT, Tier.L0), (Verdict.ABSTAIN, Tier.L1)]),
+        (
+            Tier.L0,
+            {"rates": Rates(50.0, {Tier.L1: 1e6, Tier.L2: 1e4, Tier.L3: 1e3})},
+            [(Verdict.HIT, Tier.L0), (Verdict.FAULT, Tier.L1), (Verdict.FAULT, Tier.L2), (Verdict.RECOMPUTE, Tier.L3)],
+        ),
+        (Tier.L0, {"refusals": {0: OTHER}}, [(Verdict.REFUSE, None), (Verdict.RECOMPUTE, None)]),
+    ],
+)
+def test_one_fixture_reaches_all_six(asked: Tier, options: dict[str, object], expected: Words) -> None:
+    given_rates = options.pop("rates", Rates(1.0, SPEEDS.load_bytes_s))
+    verdicts = plan(Located(FOUND), blocks=8, block_size=4, asked=asked, **{"rates": given_rates, **options})  # type: ignore[arg-type]
+    assert [(each.verdict, each.tier) for each in verdicts][: len(expected)] == expected
+    for each in verdicts:
+        assert (each.index, each.position_start) == (verdicts.index(each), 4 * verdicts.index(each))
+        assert bool(each.reason) == (each.verdict is not Verdict.HIT)
+        assert each.compute_tokens == (0 if each.verdict.loads else 4)
+        assert (each.error is None) == (each.verdict is not Verdict.RECONCILED)
+        if each.verdict in (Verdict.FAULT, Verdict.ABSTAIN, Verdict.RECONCILED):
+            assert each.difference is not None
+            assert each.difference.a != each.difference.b
+            assert each.cid is not None
+    if asked is Tier.L0 and len(expected) == 8:
+        assert {each.verdict for each in verdicts} == set(Verdict)
+
+
+def test_a_block_that_is_refused_ends_what_can_be_used() -> None:
+    verdicts = plan(Located(FOUND), blocks=5, block_size=4, rates=Rates(), refusals={2: OTHER})
+    assert words(verdicts) == [Verdict.HIT, Verdict.FAULT, Verdict.REFUSE, Verdict.RECOMPUTE, Verdict.RECOMPUTE]
+    assert verdicts[4].reason == "block 2 before it has to be computed"
+
+
+def test_a_failure_is_named_and_positions_count_from_the_first_block() -> None:
+    located = Located(FOUND[:1], (BLOCKS[5], "last read there 3 uses ago, and unknown since: counts as lost"))
+    verdicts = plan(located, blocks=3, block_size=4, rates=Rates(), first_block=10)
+    assert [(each.index, each.position_start) for each in verdicts] == [(10, 40), (11, 44), (12, 48)]
+    assert (verdicts[1].cid, verdicts[1].reason) == (BLOCKS[5], located.failure and located.failure[1])
+    assert verdicts[2].reason == "block 11 before it has to be computed"
 
 
 class Clock:
@@ -202,7 +300,7 @@ def test_doing_what_is_chosen_takes_the_lesser_time_of_both(
     loaded = look_up(store, index, make_model(), TOKENS)
     assert words(loaded) == [Verdict.HIT] * recorded + [Verdict.RECOMPUTE] * (5 - recorded)
     computed = [replace(each, verdict=Verdict.RECOMPUTE, compute_tokens=BLOCK_SIZE) for each in loaded]
-    chosen = weigh(loaded, block_size=BLOCK_SIZE, load_bytes_s=load_bytes_s, prefill_tokens_s=prefill_tokens_s)
+    chosen = look_up(store, index, make_model(), TOKENS, rates(load_bytes_s, prefill_tokens_s))
     load_s, compute_s, chosen_s = (spent_s(store, index, each, prefill_tokens_s) for each in (loaded, computed, chosen))
     assert chosen_s == pytest.approx(min(load_s, compute_s))
     # The control: the two ways differ, so the other choice would have shown.
@@ -218,20 +316,38 @@ def test_a_block_of_64_kib_takes_five_milliseconds_over_100_mbit_s() -> None:
     assert store.clock.now_s == choose(65_536, 100e6 / 8, tokens=16, prefill_tokens_s=1.0).load_s == 0.00524288
 
 
-@given(
-    sizes=st.lists(st.integers(1, 1 << 30), max_size=8),
-    load_bytes_s=st.floats(1.0, 1e12),
-    prefill_tokens_s=st.floats(1.0, 1e9),
-)
-def test_hits_are_loaded_or_computed_together(sizes: list[int], load_bytes_s: float, prefill_tokens_s: float) -> None:
-    hits = [
-        BlockVerdict(i, i * BLOCK_SIZE, Verdict.HIT, "", load_bytes=size_bytes) for i, size_bytes in enumerate(sizes)
-    ]
-    missed = BlockVerdict(len(hits), len(hits) * BLOCK_SIZE, Verdict.REFUSE, "another model", compute_tokens=BLOCK_SIZE)
-    *weighed, last = weigh(
-        [*hits, missed], block_size=BLOCK_SIZE, load_bytes_s=load_bytes_s, prefill_tokens_s=prefill_tokens_s
+PLACES = st.lists(st.tuples(st.sampled_from(Tier), st.sampled_from([1, 4, 64, 256, 1024])), max_size=8)
+
+
+@given(found=PLACES, speed=st.sampled_from([1, 4, 16, 64]), gain=st.sampled_from([1.0, 2.0]), more=st.integers(0, 2))
+def test_the_cut_takes_the_least_time_of_all(found: list[tuple[Tier, int]], speed: int, gain: float, more: int) -> None:
+    """Oracle: every cut is tried, and of equal ones the one that loads more is taken."""
+    load_bytes_s = {Tier.L1: 4096.0, Tier.L2: 256.0, Tier.L3: 16.0}
+    places = [Place(BLOCKS[i], tier, 0 if tier is Tier.L0 else size) for i, (tier, size) in enumerate(found)]
+    blocks = len(places) + more
+    verdicts = plan(
+        Located(places), blocks=blocks, block_size=16, rates=Rates(float(speed), load_bytes_s, least_gain=gain)
     )
-    assert len(set(words(weighed))) <= 1
-    assert replace(last, compute_s=None) == missed
-    cheaper = sum(sizes) / load_bytes_s <= len(sizes) * BLOCK_SIZE / prefill_tokens_s
-    assert set(words(weighed)) == ({Verdict.HIT if cheaper else Verdict.RECOMPUTE} if sizes else set())
+    cut = sum(each.verdict.loads for each in verdicts)
+    assert words(verdicts) == sorted(words(verdicts), key=lambda word: not word.loads)
+
+    def seconds(at: int) -> float:
+        loads = sum(each.load_bytes / load_bytes_s[each.tier] for each in places[:at] if each.load_bytes)
+        return loads + gain * (len(places) - at) * 16 / speed
+
+    all_s = [seconds(at) for at in range(len(places) + 1)]  # powers of two: exact
+    assert cut == max(at for at, each_s in enumerate(all_s) if each_s == min(all_s))
+
+
+@given(found=PLACES, budget_bytes=st.integers(0, 3000), asked=st.sampled_from(Tier))
+def test_a_budget_is_never_passed(found: list[tuple[Tier, int]], budget_bytes: int, asked: Tier) -> None:
+    places = [Place(BLOCKS[i], tier, 0 if tier is Tier.L0 else size) for i, (tier, size) in enumerate(found)]
+    verdicts = plan(
+        Located(places), blocks=len(places), block_size=4, rates=Rates(), asked=asked, budget_bytes=budget_bytes
+    )
+    paid = sum(each.load_bytes for each in verdicts if each.verdict is Verdict.FAULT)
+    assert paid <= budget_bytes
+    if (first := next((each for each in verdicts if each.verdict is Verdict.ABSTAIN), None)) is not None:
+        assert paid + first.load_bytes > budget_bytes
+    free = plan(Located(places), blocks=len(places), block_size=4, rates=Rates(), asked=asked)  # the control
+    assert Verdict.ABSTAIN not in words(free)

@@ -1,0 +1,132 @@
+"""What a home answers to a text without a model in memory: which blocks are here or at a peer, and why others are not.
+
+Prefix keys find blocks, blocks name leaves, and the identities of other models that recorded here tell a text never
+seen from one recorded under another identity.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from ..chain import load_root, misfit
+from ..cid import Cid
+from ..errors import BadReference, Corrupt, CyberKVError, NotFound
+from ..identity import Difference, diff
+from ..index import Index, disagreement
+from ..nodes import Block, Model
+from ..prefix import prefix_keys
+from ..store.base import Store
+from .kinds import Located, Place, Refusal, Tier
+
+_ANY_DOMAIN = ""
+
+Elsewhere = Callable[[Cid, Sequence[Cid]], int | None]
+"""Gives the bytes of leaves of a block if a peer shows to have them all; their names become known to it."""
+
+
+def _nowhere(block: Cid, leaves: Sequence[Cid]) -> int | None:  # noqa: ARG001
+    return None
+
+
+def find_here(
+    store: Store, index: Index, model: Model, tokens: Sequence[int], elsewhere: Elsewhere = _nowhere
+) -> Located:
+    """Read and verify the leading blocks of `tokens`, up to the first that is absent or damaged.
+
+    A block is in L2 if all its leaves are here, and in L3 if `elsewhere` has those that are not.
+    """
+    model_cid, block_size = model.cid(), model.block_size
+    groups = -(-model.num_layers // model.layers_per_leaf)
+    found: list[Place] = []
+    prev: Cid | None = None
+    for i, cid in enumerate(index.lookup_chain(prefix_keys(model_cid, tokens, block_size), _ANY_DOMAIN)):
+        try:
+            block = Block.decode(store.get(cid))
+            window = tokens[i * block_size : (i + 1) * block_size]
+            if field := misfit(block, model=model_cid, prev=prev, tokens=window, leaves=groups):
+                return Located(found, (cid, f"the index names a block whose field {field!r} does not fit"))
+            absent = store.missing(block.kv)
+            if absent and (there_bytes := elsewhere(cid, absent)) is not None:
+                found.append(Place(cid, Tier.L3, there_bytes))
+            else:
+                found.append(Place(cid, Tier.L2, sum(len(store.get(leaf)) for leaf in block.kv)))
+        except (NotFound, Corrupt) as error:
+            return Located(found, (_named(error), error.message))
+        prev = cid
+    return Located(found)
+
+
+def find_refusals(
+    store: Store, index: Index, model: Model, tokens: Sequence[int], located: Located
+) -> dict[int, Refusal]:
+    """Say for the blocks behind `located` which exist and are not used, by their place in the text.
+
+    Looked at: blocks that came from elsewhere and that nobody vouches for, and what other identities recorded here.
+    """
+    first, blocks = len(located.places), len(tokens) // model.block_size
+    if first == blocks or located.failure:
+        return {}
+    if (foreign := _foreign(index, model, tokens, located)) is not None:
+        return {first: foreign}
+    rivals = list(_rivals(store, index, model, tokens))
+    found = {}
+    for i in range(first, blocks):
+        if (rival := next((each for each in rivals if each.tokens >= (i + 1) * model.block_size), None)) is not None:
+            found[i] = Refusal(_refusal(rival), rival.model, rival.difference)
+    return found
+
+
+def _foreign(index: Index, model: Model, tokens: Sequence[int], located: Located) -> Refusal | None:
+    """Say why the next block is not used although one came from elsewhere; None where none did."""
+    at, prev = len(located.places), located.places[-1].cid if located.places else None
+    key = next(islice(prefix_keys(model.cid(), tokens, model.block_size), at, None))
+    answers = [each for each in index.lookup(key) if each.prev == prev]
+    if rivals := disagreement(answers, prev, index.trusted):
+        signers = ", ".join(sorted({signer.hex() for signer in rivals.values()}))
+        reason = f"trusted signers name {len(rivals)} different blocks, so none of them is used: {signers}"
+        return Refusal(reason, difference=Difference("blocks", 1, len(rivals)))
+    if not answers:
+        return None
+    reason = "a block was fetched, and nobody signed it whom this home trusts"
+    return Refusal(reason, answers[0].block, Difference("signer", "one that is trusted", "none"))
+
+
+def _named(error: CyberKVError) -> Cid | None:
+    text = error.data.get("cid")
+    return Cid.parse(text) if isinstance(text, str) else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Rival:
+    """Another model under which the text, or its beginning, is recorded."""
+
+    model: Cid
+    tokens: int
+    difference: Difference
+
+
+def _rivals(store: Store, index: Index, model: Model, tokens: Sequence[int]) -> Iterator[_Rival]:
+    for other in known_models(store, index):
+        if differences := diff(model, other):
+            keys = prefix_keys(other.cid(), tokens, other.block_size)
+            covered = len(index.lookup_chain(keys, _ANY_DOMAIN)) * other.block_size
+            if covered:
+                yield _Rival(other.cid(), covered, differences[0])
+
+
+def known_models(store: Store, index: Index) -> list[Model]:
+    """List the identities of all conversations that the index names, as far as they can be read."""
+    found: dict[Cid, Model] = {}
+    for root in index.roots():
+        try:
+            cid = load_root(store, root).model
+            if cid not in found:
+                found[cid] = Model.decode(store.get(cid))
+        except (NotFound, Corrupt, BadReference):  # the last for a sealed root
+            continue
+    return list(found.values())
+
+
+def _refusal(rival: _Rival) -> str:
+    field, ours, theirs = rival.difference
+    return f"recorded under another model: {field} is {ours!s:.80} here and {theirs!s:.80} there"
