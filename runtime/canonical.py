@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ..cybergraph.errors import UnsafeNumerics
 from .attention.panels import FLOOR_ROWS, PANEL_KEYS
+from .batching.trial import try_scores_together, try_shared_steps
 from .geometry import Geometry
 from .hot import HotMemory
 from .models.decoder import Decoder
@@ -29,6 +30,7 @@ CHUNK_TOKENS = 1024
 PROBE_TOKENS = PANEL_KEYS + FLOOR_ROWS
 PROBE_LAYERS = 3
 PROBE_SINGLE = 3
+SCORED_ROWS = 8
 
 Step = Callable[[Decoder, Sequence, Tokens[int], int], Tensor]
 
@@ -66,6 +68,10 @@ class Domain:
     do depend on the number of threads; rows of a tail are loaded only where they would be computed alike."""
     broken: str | None = None
     """What differed, or None."""
+    scattered: str | None = None
+    """What differed when rows of several conversations shared a step, or None: then such rows are canonical, too."""
+    scores_together: bool = False
+    """Whether scores of several rows have the bytes of each row's own."""
 
     def require_sound(self) -> None:
         """Raise `UnsafeNumerics` where the canonical rule does not hold."""
@@ -80,17 +86,21 @@ class Domain:
 def probe(decoder: Decoder, rotary: Rotary, geometry: Geometry, *, step: Step = canonical_step) -> Domain:
     """Known-answer test: fixed tokens through the first layers, under four schedules that must agree.
 
-    Schedules: one chunk; blocks of 16; an uneven cut; one chunk on a single thread. Effects: takes about as long as
-    prefilling a hundred tokens; sets the thread count and puts it back.
+    Schedules: one chunk; blocks of 16; an uneven cut; one chunk on a single thread. A fifth one, rows of two
+    conversations in one step, decides whether conversations may share steps. Effects: takes about as long as prefilling
+    a hundred tokens; sets the thread count and puts it back.
     """
     decoder = decoder.truncated(PROBE_LAYERS)
     count = min(PROBE_TOKENS, decoder.config.max_positions - PROBE_SINGLE)
     vocabulary = decoder.embeddings.shape[0]
     tokens = [(7919 * i * i + 104729 * i + 13) % vocabulary for i in range(count + PROBE_SINGLE)]
 
+    def fresh(pool: Pool) -> Sequence:
+        return Sequence(decoder.config, rotary, pool, HotMemory(decoder.config, pool.packing.dtype))
+
     def run(cuts: Tokens[int], single: int = 0) -> bytes:
         pool = Pool(geometry, -(-(count + single) // geometry.block_size))
-        sequence = Sequence(decoder.config, rotary, pool, HotMemory(decoder.config, pool.rows.dtype))
+        sequence = fresh(pool)
         sequence.extend_table(count + single)
         start = 0
         for end in [*(cut for cut in cuts if cut < count), count]:
@@ -116,4 +126,12 @@ def probe(decoder: Decoder, rotary: Rotary, geometry: Geometry, *, step: Step = 
             return Domain(name, rows, f"{torch.get_num_threads()} threads gave other bytes than {threads}")
     finally:
         torch.set_num_threads(threads)
-    return Domain(name, rows)
+    pool = Pool(geometry, 2 * -(-(count + FLOOR_ROWS) // geometry.block_size))
+    whole, short = fresh(pool), fresh(pool)
+    for sequence, length in ((whole, count), (short, geometry.block_size)):
+        sequence.extend_table(length)
+        hidden = step(decoder, sequence, tokens[:length], 0)
+    scattered = None
+    if not try_shared_steps(decoder, tokens[:count], whole, short):
+        scattered = "rows of two conversations in one step gave other bytes than one chunk"
+    return Domain(name, rows, None, scattered, try_scores_together(decoder, hidden[:SCORED_ROWS].clone()))

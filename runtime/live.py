@@ -7,7 +7,7 @@ the block fills, it is computed again as one canonical step, swapped in and seal
 
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Tokens
-from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor
 
@@ -15,31 +15,24 @@ from ..cybergraph.cid import Cid
 from ..cybergraph.errors import OutOfRange
 from ..cybergraph.index import Index
 from ..cybergraph.prefix import PrefixKey, prefix_key
-from .adopt import Miss, adopt_blocks
+from .attention.panels import FLOOR_ROWS
+from .batching.drafting import Drafter
+from .batching.speculation import speculate
+from .batching.taking import Taking
 from .canonical import CHUNK_TOKENS, canonical_step, single_step
 from .engine import Engine
+from .reuse import Counts, Reusing
+from .rings.archive import bring_back
 from .sampling import Sampling
 from .sealing import Sealed, Sealer, Unsealed, name_blocks, store_blocks
+
+__all__ = ["Counts", "Live", "Progress"]
 
 Progress = Callable[[int, int], None]
 """Called with (tokens done, tokens in all)."""
 
 
-@dataclass(slots=True)
-class Counts:
-    """What the operations on one conversation cost so far."""
-
-    tokens_reused: int = 0
-    """Tokens whose K and V were loaded instead of computed."""
-    tokens_computed: int = 0
-    """Tokens that went through the model: new ones, and a tail computed again on resume; the repeat of a swap not."""
-    blocks_new: int = 0
-    """Blocks sealed here."""
-    misses: list[Miss] = field(default_factory=list)
-    """Why reuse ended, where it could have gone on."""
-
-
-class Live:
+class Live(Reusing, Taking):
     """One conversation in memory. Not safe for use by several threads."""
 
     def __init__(self, engine: Engine, *, approx: str | None = None) -> None:
@@ -58,11 +51,6 @@ class Live:
         self._hidden: Tensor | None = None
 
     @property
-    def boundary(self) -> int:
-        """Position of the first token after the last full block."""
-        return len(self.blocks) * self.engine.geometry.block_size
-
-    @property
     def _index(self) -> Index | None:
         return None if self.approx else self.engine.index
 
@@ -71,10 +59,11 @@ class Live:
         """The tokens after the last full block."""
         return self.tokens[self.boundary :]
 
-    def append(self, tokens: Tokens[int], progress: Progress | None = None) -> None:
+    def append(self, tokens: Tokens[int], progress: Progress | None = None, *, budget_bytes: int | None = None) -> None:
         """Take tokens as given: reuse what the index knows, compute the rest in canonical chunks, seal full blocks.
 
-        Known blocks that would load much more slowly than they compute are computed, too (`pace`).
+        Known blocks that would load much more slowly than they compute are computed, too (`pace`), and so are those
+        that `budget_bytes` of loads do not cover.
         A tail is computed again with what follows it. Stopped half-way (KeyboardInterrupt), the conversation holds the
         whole chunks that were done. Raises `UnsafeNumerics`, `OutOfRange`, `TierFull`.
         """
@@ -88,34 +77,44 @@ class Live:
         if total > engine.config.max_positions:
             raise OutOfRange(
                 f"{total} tokens, the model has {engine.config.max_positions} positions",
-                hint="shorten the text or fork the conversation earlier",
+                hint="shorten the text, fork earlier, or go on approximately with `cyberkv run --select recent`",
                 tokens=total,
             )
         carried = len(self.tail)
         self._cut_to(len(self.blocks))
-        self._reuse(self._known(pending), pending)
+        rest = self._reuse(pending, budget_bytes)
         reused = self.boundary - start
         self.counts.tokens_reused += max(0, reused - carried)
         sealer, known, first = Sealer(engine.store, self._index), len(self.blocks), self.boundary
-        started_s = engine.pace.clock_s()
+        started_s, named = engine.pace.clock_s(), list[Sealed]()
         try:
-            self._prefill_chunks(pending[reused:], sealer, progress)
+            self._prefill_chunks(pending[reused:], sealer, named, progress)
         finally:
             try:
                 sealer.close()
             finally:
                 self._drop_unstored(known + sealer.stored_blocks)
+                self.counts.blocks_new += sealer.new_blocks
                 # The old tail's tokens were counted when they came.
                 self.counts.tokens_computed += max(0, len(self.tokens) - first - max(0, carried - reused))
+                self.counts.executed += rest[: len(self.blocks) - known]
+                for sealed in named:
+                    self.remember(sealed)
+        self.sequence.archive(len(self.blocks))
         engine.pace.note_prefill(len(self.tokens) - first, engine.pace.clock_s() - started_s)
 
-    def _prefill_chunks(self, tokens: Tokens[int], sealer: Sealer, progress: Progress | None) -> None:
-        """Compute tokens from the boundary on, chunk by chunk."""
+    def _prefill_chunks(
+        self, tokens: Tokens[int], sealer: Sealer, named: list[Sealed], progress: Progress | None
+    ) -> None:
+        """Compute tokens from the boundary on, chunk by chunk, and collect what was `named`."""
         size = self.engine.geometry.block_size
         chunk = max(size, CHUNK_TOKENS // size * size)
-        total = len(self.tokens) + len(tokens)
+        total, known = len(self.tokens) + len(tokens), len(self.blocks)
         for start in range(0, len(tokens), chunk):
-            self._prefill(tokens[start : start + chunk], sealer)
+            if sealed := self._prefill(tokens[start : start + chunk]):
+                named.append(sealed)
+                sealer.store(sealed)
+            self.sequence.archive(known + sealer.stored_blocks)
             if progress:
                 progress(len(self.tokens), total)
 
@@ -129,51 +128,6 @@ class Live:
                 token=wrong[0],
             )
 
-    def _known(self, pending: Tokens[int]) -> list[Cid]:
-        """Find the longest run of blocks that the index has for the next tokens."""
-        engine, size = self.engine, self.engine.geometry.block_size
-        keys, parent = [], self._keys[-1] if self._keys else None
-        for start in range(0, len(pending) - size + 1, size):
-            parent = prefix_key(engine.model_cid, parent, pending[start : start + size])
-            keys.append(parent)
-        last = self.blocks[-1] if self.blocks else None
-        return engine.index.lookup_chain(keys, engine.domain.name, after=last)
-
-    def _reuse(self, known: Tokens[Cid], pending: Tokens[int]) -> None:
-        """Load the known blocks of the next tokens, unless the first of them show that the rest is computed faster."""
-        pace, geometry, before = self.engine.pace, self.engine.geometry, len(self.blocks)
-        first, started_s = pace.first_blocks(len(known), geometry.block_bytes), pace.clock_s()
-        self.adopt(known[:first], pending)
-        rest = len(known) - first
-        if not rest or len(self.blocks) < before + first:
-            return
-        choice = pace.cheaper_to_compute(
-            rest * geometry.block_bytes, tokens=rest * geometry.block_size,
-            loaded_bytes=first * geometry.block_bytes, loaded_s=pace.clock_s() - started_s,
-        )  # fmt: skip
-        if choice:
-            self.counts.misses.append(Miss(self.boundary, choice.reason, str(known[first])))
-        else:
-            self.adopt(known[first:], pending[first * geometry.block_size :])
-
-    def adopt(self, blocks: Tokens[Cid], tokens: Tokens[int]) -> None:
-        """Load leading blocks that verify and bind to `tokens`; the first failure is kept as a miss."""
-        engine, size = self.engine, self.engine.geometry.block_size
-        prev = self.blocks[-1] if self.blocks else None
-        adopted, miss = adopt_blocks(engine, self.sequence, blocks, tokens, prev)
-        for i, cid in enumerate(adopted):
-            self._take_block(cid, tokens[i * size : (i + 1) * size])
-        if adopted:
-            self._hidden = None
-        if miss and all(known.position_start != miss.position_start for known in self.counts.misses):
-            self.counts.misses.append(miss)
-
-    def _take_block(self, cid: Cid, tokens: Tokens[int]) -> None:
-        parent = self._keys[-1] if self._keys else None
-        self._keys.append(prefix_key(self.engine.model_cid, parent, tokens))
-        self.tokens[self.boundary : self.boundary + len(tokens)] = tokens
-        self.blocks.append(cid)
-
     def _cut_to(self, blocks: int) -> None:
         """Go back to the first `blocks` blocks, without a tail."""
         del self.blocks[blocks:], self._keys[blocks:], self.tokens[blocks * self.engine.geometry.block_size :]
@@ -184,22 +138,21 @@ class Live:
     def _drop_unstored(self, stored_blocks: int) -> None:
         """After a failed write, go back to what is stored, as if the rest had not been computed."""
         if stored_blocks < len(self.blocks):
-            self.counts.blocks_new -= len(self.blocks) - stored_blocks
             self._cut_to(stored_blocks)
 
-    def _prefill(self, tokens: Tokens[int], sealer: Sealer) -> None:
-        """Compute one chunk from a block boundary on, and seal its full blocks."""
+    def _prefill(self, tokens: Tokens[int]) -> Sealed | None:
+        """Compute one chunk from a block boundary on, and name its full blocks."""
         start = self.boundary
         self.sequence.extend_table(start + len(tokens))
         hidden = canonical_step(self.engine.decoder, self.sequence, tokens, start)
         self.tokens += tokens
-        if sealed := self._name_full():
-            sealer.store(sealed)
+        sealed = self._name_full()
         self.prefilled = len(self.tail)
-        self._hidden = hidden[-1].clone() if self.tail else None  # a view would keep the whole chunk in memory
+        self._hidden = hidden[-1].clone()  # a view would keep the whole chunk in memory
+        return sealed
 
     def _name_full(self) -> Sealed | None:
-        """Name the full blocks that have no name yet and count them as this conversation's."""
+        """Name the full blocks that have no name yet and take them as this conversation's."""
         engine, size = self.engine, self.engine.geometry.block_size
         unsealed = []
         parent = self._keys[-1] if self._keys else None
@@ -213,7 +166,6 @@ class Live:
         sealed = name_blocks(engine.pool, engine.model, engine.model_cid, prev, unsealed, engine.domain.name)
         for cid, block_inputs in zip(sealed.cids, unsealed, strict=True):
             self._take_block(cid, block_inputs.tokens)
-        self.counts.blocks_new += len(sealed.cids)
         return sealed
 
     def decode(self, token: int) -> None:
@@ -229,54 +181,61 @@ class Live:
             hidden = single_step(engine.decoder, self.sequence, [token], position)
             self.tokens.append(token)
         else:
-            self._fill(token)
-            hidden = None
+            hidden = self._fill(token)
+        engine.residency.step()
         self.counts.tokens_computed += 1
-        self._hidden = None if hidden is None else hidden[-1].clone()
+        self._hidden = hidden[-1].clone()
 
-    def _fill(self, token: int) -> None:
+    def _fill(self, token: int) -> Tensor:
         """Compute the tail and `token` as one canonical step into another pool row, seal it, and only then swap rows.
 
-        Stopped or failed half-way, the conversation is what it was.
+        Returns the step's hidden states. Stopped or failed half-way, the conversation is what it was.
         """
         engine, sequence, position, known = self.engine, self.sequence, len(self.tokens), len(self.blocks)
         provisional, sequence.table[-1] = sequence.table[-1], engine.pool.allocate()
         try:
-            canonical_step(engine.decoder, sequence, [*self.tail, token], self.boundary)
+            hidden = canonical_step(engine.decoder, sequence, [*self.tail, token], self.boundary)
             self.tokens.append(token)
             if sealed := self._name_full():
-                store_blocks(engine.store, self._index, sealed)
+                self.counts.blocks_new += store_blocks(engine.store, self._index, sealed)
         except BaseException:
-            self.counts.blocks_new -= len(self.blocks) - known
             del self.blocks[known:], self._keys[known:], self.tokens[position:]
             engine.pool.release(sequence.table[-1])
             sequence.table[-1] = provisional
             sequence.heat_rows(self.boundary, len(self.tail))
             raise
         engine.pool.release(provisional)
+        if sealed:
+            self.remember(sealed)
+        sequence.archive(len(self.blocks))
         self.prefilled = 0
+        return hidden
 
     def next_logits(self) -> Tensor:
         """Scores of the next token. Shapes: [vocab_size] float32. After a load, one step is repeated for them."""
+        return self.engine.decoder.logits(self.last_output())
+
+    def last_output(self) -> Tensor:
+        """Give the output of the last token's row. Shape: [hidden_size]. After a load, one step is repeated for it."""
         if self._hidden is None:
             self._hidden = self._repeat_last_step()
-        return self.engine.decoder.logits(self._hidden)
+        return self._hidden
 
     def _repeat_last_step(self) -> Tensor:
-        """Compute the last row's output again, leaving stored rows as they are.
+        """Compute the last row's output again the way its row was computed, leaving stored rows as they are.
 
-        Within a tail, the way its row was computed. At a block boundary, as one row over the sealed rows: a third of
-        the time of the canonical step, which a resume would have to pay. So it is done at every boundary, not only
-        after a load: the scores are those of the uninterrupted run.
+        A canonical row's output depends on the rows that are kept and on its position alone, so the rows before it in
+        the same step need not be those it was computed with.
         """
         if not self.tokens:
             raise OutOfRange("an empty conversation has no next token", hint="append a prompt first")
         decoder, sequence = self.engine.decoder, self.sequence
         sequence.frozen = True
         try:
-            if not self.tail or len(self.tail) > self.prefilled:
+            if len(self.tail) > self.prefilled:
                 return single_step(decoder, sequence, self.tokens[-1:], len(self.tokens) - 1)[-1]
-            return canonical_step(decoder, sequence, self.tail, self.boundary)[-1]
+            start = (len(self.tokens) - 1) // FLOOR_ROWS * FLOOR_ROWS
+            return canonical_step(decoder, sequence, self.tokens[start:], start)[-1]
         finally:
             sequence.frozen = False
 
@@ -299,8 +258,21 @@ class Live:
         if rest := tokens[prefilled:]:
             self._hidden = single_step(decoder, self.sequence, rest, start + prefilled)[-1]
 
-    def generate(self, max_tokens: int, sampling: Sampling, stop: frozenset[int] = frozenset()) -> Iterator[int]:
-        """Choose and record up to `max_tokens` tokens, yielding each; a stop token ends it and is not recorded."""
+    def generate(
+        self,
+        max_tokens: int,
+        sampling: Sampling,
+        stop: frozenset[int] = frozenset(),
+        drafter: Drafter | None = None,
+    ) -> Iterator[int]:
+        """Choose and record up to `max_tokens` tokens, yielding each; a stop token ends it and is not recorded.
+
+        With a drafter, several tokens are checked in one step and every row is canonical (`batching.speculation`): the
+        answer does not depend on what is drafted. Without one, rows are computed alone, fast.
+        """
+        if drafter and not self.engine.domain.scattered:
+            yield from speculate(self, max_tokens, sampling, stop, drafter)
+            return
         for _ in range(max_tokens):
             token = sampling.choose(self.next_logits(), len(self.tokens))
             if token in stop or len(self.tokens) >= self.engine.config.max_positions:
@@ -309,23 +281,76 @@ class Live:
             yield token
 
     def fork(self, at: int) -> "Live":
-        """Start another conversation from the first `at` tokens; full blocks are shared, not copied.
+        """Start another conversation from the first `at` tokens; full blocks are shared, the rows of a cut one copied.
 
-        Raises `OutOfRange` outside 0 to the length.
+        Nothing is computed. Raises `OutOfRange` outside 0 to the length, `TierFull`.
+        """
+        fields, (full, rest) = self._beginning(at), divmod(at, self.engine.geometry.block_size)
+        child = Live(self.engine, approx=self.approx)
+        try:
+            child.sequence.reserve(at)
+            for row in self.sequence.table[:full]:
+                child.sequence.table.append(self.engine.pool.retain(row))
+            child.sequence.heat_blocks(0, full)
+            if rest:
+                child.sequence.table.append(self._copy_cut(full, rest))
+                child.sequence.heat_rows(at - rest, rest)
+        except BaseException:
+            child.close()
+            raise
+        vars(child).update(fields)
+        return child
+
+    def rollback(self, at: int) -> None:
+        """Go back to the first `at` tokens, as if the others had never come; the rest of a cut block is the tail again.
+
+        Nothing is computed, and what is stored stays. Failed or stopped, the conversation is as before or as after.
+        Raises `OutOfRange` outside 0 to the length, `TierFull` where the rest of a cut block finds no row of its own.
+        """
+        fields, (full, rest) = self._beginning(at), divmod(at, self.engine.geometry.block_size)
+        keeps = full + (1 if rest and full == len(self.blocks) else 0)  # the row of a tail is nobody else's
+        sequence, copied = self.sequence.beginning(at, keeps), list[int]()
+        dropped = self.sequence.table[keeps:]
+        try:
+            if rest and keeps == full:
+                copied.append(self._copy_cut(full, rest))
+                sequence.table += copied
+            vars(self).update(fields, sequence=sequence)  # one step: a signal comes before or after it
+        finally:
+            for row in dropped if self.sequence is sequence else copied:
+                self.engine.pool.release(row)
+
+    def _beginning(self, at: int) -> dict[str, Any]:
+        """Give the fields of the conversation of the first `at` tokens, beside the rows. Raises `OutOfRange`.
+
+        Effects: archived blocks that this beginning reads get rows again; where the store lacks them, as `bring_back`.
         """
         if not 0 <= at <= len(self.tokens):
             raise OutOfRange(f"cannot fork at {at}, the conversation has {len(self.tokens)} tokens", at=at)
-        size = self.engine.geometry.block_size
-        child, full = Live(self.engine, approx=self.approx), at // size
-        child.tokens = self.tokens[: full * size]
-        child.blocks, child._keys = self.blocks[:full], self._keys[:full]
-        child.sequence.reserve(at)
-        child.sequence.table = [self.engine.pool.retain(row) for row in self.sequence.table[:full]]
-        child.sequence.heat_blocks(0, full)
-        if rest := self.tokens[full * size : at]:
-            prefilled = len(rest) if full < len(self.blocks) else min(len(rest), self.prefilled)
-            child.restore_tail(rest, prefilled, loaded=False)
-        return child
+        engine, (full, rest) = self.engine, divmod(at, self.engine.geometry.block_size)
+        table, unread = self.sequence.table, self.sequence.unread_blocks(full)
+        bring_back(engine.store, engine.pool, table, self.blocks, unread, min(full + 1, len(self.blocks)))
+        return {
+            "tokens": self.tokens[:at], "blocks": self.blocks[:full], "_keys": self._keys[:full], "_hidden": None,
+            "prefilled": rest if full < len(self.blocks) else min(rest, self.prefilled),
+        }  # fmt: skip
+
+    def _copy_cut(self, block: int, rows: int) -> int:
+        """Copy the first rows of a block into a pool row of its own: a block may be shared, a tail is written to."""
+        pool = self.engine.pool
+        row = pool.allocate()
+        pool.rows[row, :, :, :rows] = pool.rows[self.sequence.table[block], :, :, :rows]
+        return row
+
+    def take_placed(self, tokens: Tokens[int]) -> None:
+        """Take tokens, from a block boundary on, whose rows were computed for another place and stand in the table.
+
+        For approximate conversations alone: full blocks are stored, and never indexed. Raises `TierFull`.
+        """
+        self.tokens += tokens
+        if sealed := self._name_full():
+            self.counts.blocks_new += store_blocks(self.engine.store, None, sealed)
+        self.prefilled, self._hidden = len(self.tail), None
 
     def close(self) -> None:
         """Give the pool rows back."""

@@ -4,6 +4,7 @@ One code path serves Llama, Mistral, Qwen2, Qwen3, SmolLM2 and SmolLM3; they dif
 layer's kind. K leaves the decoder before rotation: the cache rotates at dispatch.
 """
 
+from dataclasses import replace
 from typing import Protocol, Self
 
 import torch
@@ -11,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .config import DecoderConfig
-from .linear import linear
+from .linear import linear, linear_each
 
 
 class KvCache(Protocol):
@@ -64,6 +65,7 @@ class Decoder:
         short = type(self).__new__(type(self))
         short.__dict__.update(self.__dict__)
         short.layers = self.layers[:num_layers]
+        short.config = replace(self.config, num_layers=len(short.layers), layers=self.config.layers[:num_layers])
         return short
 
     def forward(self, tokens: Tensor, start: int, rows: int, cache: KvCache) -> Tensor:
@@ -92,6 +94,15 @@ class Decoder:
         Always one row at a time: the bytes then depend on the row alone, not on how it was computed.
         """
         return linear(self._norm(hidden[None], self.final_norm), self.head)[0].float()
+
+    def logits_of(self, hidden: Tensor) -> Tensor:
+        """Scores after each of several rows, with one pass over the output matrix instead of one for each row.
+
+        Shapes: [n, hidden_size] -> [n, vocab_size] float32. The bytes are those of `logits` where the known-answer test
+        found so (`Domain.scores_together`).
+        """
+        rows = torch.cat([self._norm(row[None], self.final_norm) for row in hidden])
+        return linear_each(rows, self.head).float()
 
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
         wide = x.to(torch.float32)

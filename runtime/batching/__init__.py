@@ -1,0 +1,1 @@
+"""Many conversations over one pool: admission, batched steps, preemption, speculation."""

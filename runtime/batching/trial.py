@@ -1,0 +1,53 @@
+"""The part of the known-answer test that says whether conversations may share a step here."""
+
+import torch
+from torch import Tensor
+
+from ..attention.panels import FLOOR_ROWS, PANEL_KEYS
+from ..models.decoder import Decoder
+from ..sequence import Sequence
+from .seats import Seats
+from .step import Span, Step
+
+
+def try_shared_steps(decoder: Decoder, tokens: list[int], whole: Sequence, short: Sequence) -> bool:
+    """Go on with two conversations in shared steps and say whether the longer one's rows are as they were.
+
+    `whole` has the canonical rows of all `tokens`; its last ones are computed again as rows at any position, several at
+    once, then alone, beside those of `short`, which has the first block of the same tokens.
+    """
+    size = whole.pool.geometry.block_size
+    expected = _raw(whole, len(tokens))
+    seats = Seats(decoder.config, whole.pool.packing.dtype, 2)
+    position, behind = max(0, len(tokens) - 2 * FLOOR_ROWS) // size * size, size
+    whole.truncate_table(-(-position // size))
+    whole.extend_table(len(tokens))
+    for rows in (FLOOR_ROWS, 3, 1, 1):
+        rows = min(rows, len(tokens) - position, PANEL_KEYS - position % PANEL_KEYS)
+        if rows <= 0:
+            break
+        spans = []
+        for sequence, start, count in ((whole, position, rows), (short, behind, 1)):
+            sequence.extend_table(start + count)
+            seats.take(sequence, start)
+            spans.append(Span(sequence, start, tuple(tokens[start : start + count]), seated=True))
+        step = Step(decoder, seats, spans)
+        step.run()
+        for span in spans:
+            step.settle(span, range(len(span.tokens)))
+        position, behind = position + rows, behind + 1
+    return torch.equal(_raw(whole, position), expected[:position]) and torch.equal(
+        _raw(short, behind), expected[:behind]
+    )
+
+
+def try_scores_together(decoder: Decoder, hidden: Tensor) -> bool:
+    """Say whether scores of several rows are, bit for bit, those of each. Shapes: hidden [n, hidden_size]."""
+    alone = torch.stack([decoder.logits(row) for row in hidden])
+    return all(torch.equal(decoder.logits_of(hidden[:count]), alone[:count]) for count in {2, len(hidden)})
+
+
+def _raw(sequence: Sequence, length: int) -> Tensor:
+    """Copy raw rows. Shape: [length, num_layers, K|V, kv_heads, width]."""
+    rows = sequence.pool.rows[torch.tensor(sequence.table)]
+    return rows.permute(0, 3, 1, 2, 4, 5).flatten(0, 1)[:length].clone()
