@@ -1,24 +1,28 @@
 """`model`: register models and compare what decides the bytes of their KV caches."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from ..cybergraph.identity import diff as diff_identity
+from ..cybergraph.leafsize import RELATIVE_ERROR
 from .card import card
 from .context import Session, pass_session
-from .models import KnownModel, find_model
+from .models import NONE_REGISTERED, KnownModel, find_model
 from .nodes import outline, read_node
 from .output import answer, facts, say, table
-from .preload import preload
+from .preload import preload, read_card
 from .progress import bar
+from .prompts import is_file
 
 if TYPE_CHECKING:
     from ..cybergraph.cid import HashName
-    from ..runtime.geometry import KvDtype
+    from ..cybergraph.leafsize import KvDtype, KvScheme
 
 BUILT_IN = "smollm2"
+SCHEMES: "Final[dict[str, KvScheme]]" = {"none": "none", "int8": "int8/row/f32"}
+"""Stored form of K and V by the word that chooses it."""
 
 
 @click.group()
@@ -38,6 +42,13 @@ model.add_command(preload)
               help="Element type of keys and values, and of the computation.")  # fmt: skip
 @click.option("--leaf-hash", default="blake3", show_default=True, type=click.Choice(["blake3", "sha2-256"]),
               help="Hash that names leaves; sha2-256 is slower and known to more readers.")  # fmt: skip
+@click.option(
+    "--kv-quant",
+    default="none",
+    show_default=True,
+    type=click.Choice(list(SCHEMES)),
+    help="How keys and values are stored: as they are, or with a bounded error in about a quarter of the room.",
+)
 @pass_session
 def add(
     session: Session,
@@ -47,6 +58,7 @@ def add(
     block_size: int,
     dtype: "KvDtype",
     leaf_hash: "HashName",
+    kv_quant: str,
 ) -> None:
     """Register a model.
 
@@ -65,6 +77,7 @@ def add(
             block_size=block_size,
             dtype=dtype,
             leaf_hash=leaf_hash,
+            scheme=SCHEMES[kv_quant],
             progress=progress,
         )
     session.store.put_node(record.identity)
@@ -84,6 +97,7 @@ def list_models(session: Session) -> None:
             "architecture": record.identity.architecture,
             "block_size": record.identity.block_size,
             "kv_dtype": record.identity.kv_dtype,
+            "kv_quant_scheme": record.identity.kv_quant_scheme,
             "source": record.source,
         }
         for record in session.registry.records()
@@ -97,9 +111,12 @@ def list_models(session: Session) -> None:
                 each["architecture"],
                 f"blocks of {each['block_size']}",
                 each["kv_dtype"],
+                *([each["kv_quant_scheme"]] if each["kv_quant_scheme"] != "none" else []),
                 str(each["source"]),
             )
             say(f"  {' · '.join(words)}", dim=True)
+        if not models:
+            say(f"no models yet; {NONE_REGISTERED}")
 
     answer(session, {"models": models}, show_all)
 
@@ -110,10 +127,28 @@ def list_models(session: Session) -> None:
 def show(session: Session, ref: str) -> None:
     """Show the identity of a model, field by field.
 
-    REF is a registered name, the CID of a model, or a conversation made with it.
+    REF is a registered name, the CID of a model, a conversation made with it, or a FILE.model, of which the card is
+    shown, too.
     """
+    if ref.endswith(".model") and is_file(ref):
+        card_, found = read_card(session, Path(ref))
+        answer(session, {**_describe(found), "card": card_}, lambda: _show_card(card_, found))
+        return
     found = find_model(session, ref)
     answer(session, _describe(found), lambda: _show(found))
+
+
+def _show_card(card_: dict[str, Any], found: KnownModel) -> None:
+    registered = found.name if found.name is not None else "not registered here"
+    facts(
+        [
+            ("card", card_["cid"]), ("called", card_["name"]), ("licence", card_["licence"] or None),
+            ("signed by", card_["signed_by"] or "nobody"), *(("lists", root) for root in card_["lists"]),
+            ("model", registered), ("cid", found.cid),
+        ]
+    )  # fmt: skip
+    say("")
+    outline(read_node(found.identity.encode()))
 
 
 @model.command()
@@ -144,10 +179,18 @@ def _value(value: object) -> object:
 
 
 def _describe(known: KnownModel) -> dict[str, object]:
-    return {"name": known.name, "cid": known.cid, "identity": read_node(known.identity.encode())}
+    error = RELATIVE_ERROR[known.identity.kv_quant_scheme]
+    return {
+        "name": known.name,
+        "cid": known.cid,
+        "kv_relative_error": float(error),
+        "identity": read_node(known.identity.encode()),
+    }
 
 
 def _show(known: KnownModel) -> None:
-    facts([("name", known.name), ("cid", known.cid)])
+    error = RELATIVE_ERROR[known.identity.kv_quant_scheme]
+    words = f"stored within {error} of the largest number of each row" if error else "stored as they are computed"
+    facts([("name", known.name), ("cid", known.cid), ("keys and values", words)])
     say("")
     outline(read_node(known.identity.encode()))

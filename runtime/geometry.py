@@ -1,7 +1,7 @@
 """How many bytes a model's KV cache takes, and how they are cut into leaves. Integers only, no tensors.
 
-A leaf holds `[layers][K, V][block_size][num_kv_heads][head_dim]` of one layer group of one block, little
-endian.
+A leaf holds `[layers][K, V][block_size][num_kv_heads]` rows of one layer group of one block, little endian. A row is
+`head_dim` numbers, or those quantised, with their scale.
 
 >>> llama_8b = Geometry(32, 8, 128, block_size=16, layers_per_leaf=4, dtype="bf16")
 >>> llama_8b.layer_bytes == 16 * 8 * 128 * 2 * 2 == 65_536
@@ -19,25 +19,37 @@ SmolLM2-135M in f32: 24 KiB a layer, ten layers a leaf, three leaves a block.
 >>> smollm2 = Geometry(30, 3, 64, block_size=16, layers_per_leaf=10, dtype="f32")
 >>> smollm2.layer_bytes, smollm2.leaf_layers, smollm2.leaf_bytes(0), smollm2.bytes_per_token
 (24576, ((0, 10), (10, 10), (20, 10)), 245760, 46080)
+
+Quantised, a row of 64 takes 68 bytes, and all layers fit in one leaf.
+
+>>> layers_per_leaf(30, 3, 64, block_size=16, dtype="f32", scheme="int8/row/f32")
+30
+>>> quantised = Geometry(30, 3, 64, block_size=16, layers_per_leaf=30, dtype="f32", scheme="int8/row/f32")
+>>> quantised.bytes_per_token, quantised.bytes_per_token / smollm2.bytes_per_token
+(12240, 0.265625)
 """
 
 from dataclasses import dataclass
 from typing import Final, Self
 
 from ..cybergraph.errors import UnsupportedModel
-from ..cybergraph.leafsize import ELEMENT_BYTES, KvDtype, layer_groups, leaf_bytes
+from ..cybergraph.leafsize import ELEMENT_BYTES, KvDtype, KvScheme, head_row_bytes, layer_groups, leaf_bytes
 from ..cybergraph.limits import MAX_BLOCK_TOKENS, MAX_LAYERS, MAX_LEAF_BYTES
 from ..cybergraph.nodes import Model
 
-__all__ = ["ELEMENT_BYTES", "TARGET_LEAF_BYTES", "Geometry", "KvDtype", "Size", "layers_per_leaf"]
+__all__ = ["ELEMENT_BYTES", "TARGET_LEAF_BYTES", "Geometry", "KvDtype", "KvScheme", "Size", "layers_per_leaf"]
 
 TARGET_LEAF_BYTES: Final = 256 << 10
 """Leaves grow to at most this: smaller ones cost more in reads, larger ones are refused by more peers."""
 
 
-def layers_per_leaf(num_layers: int, num_kv_heads: int, head_dim: int, *, block_size: int, dtype: KvDtype) -> int:
+def layers_per_leaf(
+    num_layers: int, num_kv_heads: int, head_dim: int, *, block_size: int, dtype: KvDtype, scheme: KvScheme = "none"
+) -> int:
     """Give the largest divisor of `num_layers` whose leaf stays within `TARGET_LEAF_BYTES`, at least 1."""
-    layer_bytes = leaf_bytes(1, block_size, num_kv_heads=num_kv_heads, head_dim=head_dim, dtype=dtype)
+    layer_bytes = leaf_bytes(
+        1, block_size, num_kv_heads=num_kv_heads, head_dim=head_dim, dtype=dtype, scheme=scheme
+    )  # fmt: skip
     fits = (n for n in range(num_layers, 1, -1) if num_layers % n == 0 and n * layer_bytes <= TARGET_LEAF_BYTES)
     return next(fits, 1)
 
@@ -72,6 +84,7 @@ class Geometry:
     layers_per_leaf: int
     """Layers in a leaf; the last leaf of a block may hold fewer."""
     dtype: KvDtype
+    scheme: KvScheme = "none"
 
     def __post_init__(self) -> None:
         bounds = {"num_layers": MAX_LAYERS, "num_kv_heads": 1 << 12, "head_dim": 1 << 12,
@@ -80,6 +93,13 @@ class Geometry:
             value = getattr(self, field)
             if not 1 <= value <= most:
                 raise UnsupportedModel(f"{field} is {value}, must be 1 to {most}", field=field, got=value)
+        if self.scheme != "none" and self.dtype != "f32":
+            raise UnsupportedModel(
+                f"kv_quant_scheme {self.scheme} with kv_dtype {self.dtype}, must be f32",
+                hint="another type would round what the scale says",
+                field="kv_quant_scheme",
+                got=self.scheme,
+            )
         if self.leaf_bytes(0) > MAX_LEAF_BYTES:
             raise UnsupportedModel(
                 f"layers_per_leaf {self.layers_per_leaf} makes leaves of {self.leaf_bytes(0)} bytes, "
@@ -99,12 +119,13 @@ class Geometry:
             block_size=model.block_size,
             layers_per_leaf=model.layers_per_leaf,
             dtype=model.kv_dtype,  # type: ignore[arg-type]  # the node allows exactly these values
+            scheme=model.kv_quant_scheme,  # type: ignore[arg-type]  # and these
         )
 
     @property
     def row_bytes(self) -> int:
-        """K, or V, of one token in one layer: `[num_kv_heads][head_dim]`."""
-        return self.num_kv_heads * self.head_dim * ELEMENT_BYTES[self.dtype]
+        """K, or V, of one token in one layer: a row for each KV head."""
+        return self.num_kv_heads * head_row_bytes(self.head_dim, self.dtype, self.scheme)
 
     @property
     def layer_bytes(self) -> int:
@@ -139,7 +160,7 @@ class Geometry:
         """Size of a leaf of one layer group with `tokens` rows a layer."""
         return leaf_bytes(
             self.leaf_layers[group][1], tokens,
-            num_kv_heads=self.num_kv_heads, head_dim=self.head_dim, dtype=self.dtype,
+            num_kv_heads=self.num_kv_heads, head_dim=self.head_dim, dtype=self.dtype, scheme=self.scheme,
         )  # fmt: skip
 
     def size(self, tokens: int) -> Size:

@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from ..cybergraph.cid import Buffer
 from ..cybergraph.errors import MalformedNode
+from ..cybergraph.leafsize import SCALE_BYTES
 from ..cybergraph.nodes import Model
 from .geometry import Geometry
 
@@ -26,13 +27,21 @@ def block_norms(model: Model, leaves: Sequence[Buffer]) -> list[list[list[float]
         tokens, rest = divmod(len(leaf), token_bytes)
         if rest or not 1 <= tokens <= geometry.block_size:
             raise _misfit("bytes of a leaf", geometry.block_size * token_bytes, len(leaf))
-        rows = _floats(leaf, model.kv_dtype).reshape(layers, 2, tokens, geometry.num_kv_heads, geometry.head_dim)
+        rows = _floats(leaf, geometry).reshape(layers, 2, tokens, geometry.num_kv_heads, geometry.head_dim)
         with np.errstate(over="ignore", invalid="ignore"):
             measured += np.sqrt(np.square(rows, dtype=np.float64).mean(axis=(2, 4))).tolist()
     return measured
 
 
-def _floats(leaf: Buffer, dtype: str) -> npt.NDArray[np.float32]:
+def _floats(leaf: Buffer, geometry: Geometry) -> npt.NDArray[np.float32]:
+    if geometry.scheme != "none":
+        stored = np.frombuffer(leaf, np.int8).reshape(-1, geometry.head_dim + SCALE_BYTES)
+        scales = np.ascontiguousarray(stored[:, geometry.head_dim :]).view("<f4")
+        numbers = stored[:, : geometry.head_dim].astype(np.float32)
+        with np.errstate(over="ignore", invalid="ignore"):
+            numbers *= scales
+        return numbers
+    dtype = geometry.dtype
     if dtype == "bf16":  # the upper half of a float32
         wide = np.frombuffer(leaf, "<u2").astype(np.uint32)
         np.left_shift(wide, 16, out=wide)

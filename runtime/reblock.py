@@ -13,6 +13,7 @@ from ..cybergraph.index import UNKNOWN_DOMAIN, Index
 from ..cybergraph.nodes import Conversation, Model, Tail
 from ..cybergraph.prefix import prefix_keys
 from ..cybergraph.store.base import Store
+from .announce import announce
 from .geometry import Geometry, layers_per_leaf
 from .pool import Pool
 from .sealing import Unsealed, name_blocks, store_blocks
@@ -24,7 +25,9 @@ BATCH_TOKENS = 4096
 def reblocked(model: Model, block_size: int) -> Model:
     """The identity of a model with another block size; everything else that follows from it follows."""
     g = Geometry.from_model(model)
-    per_leaf = layers_per_leaf(g.num_layers, g.num_kv_heads, g.head_dim, block_size=block_size, dtype=g.dtype)
+    per_leaf = layers_per_leaf(
+        g.num_layers, g.num_kv_heads, g.head_dim, block_size=block_size, dtype=g.dtype, scheme=g.scheme
+    )
     return replace(model, block_size=block_size, layers_per_leaf=per_leaf)
 
 
@@ -74,7 +77,7 @@ def _convert(
     window = max(old.block_size, new.block_size)
     batch = max(window, BATCH_TOKENS // window * window)
     source, target = (Pool(Geometry.from_model(each), batch // each.block_size) for each in (old, new))
-    shape = (-1, old.num_layers, 2, old.num_kv_heads, old.head_dim)
+    shape = (-1, old.num_layers, 2, old.num_kv_heads, source.packing.width)
     blocks: list[Cid] = []
     for start in range(0, whole, batch):
         end = min(start + batch, whole)
@@ -93,6 +96,8 @@ def _convert(
         domain = index.domain_of(part[0].cid) or UNKNOWN_DOMAIN
         prev = blocks[-1] if blocks else None
         sealed = name_blocks(target, new, model_cid, prev, unsealed, domain)
+        if root.approx and not first:
+            announce(store, model_cid, new.block_size, sealed.cids, root.approx)
         store_blocks(store, None if root.approx else index, sealed)
         blocks += sealed.cids
     return blocks, [*tokens, *root.tail.tokens]

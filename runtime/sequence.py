@@ -16,6 +16,7 @@ from .attention.source import KeyValueSource
 from .hot import FullCopy, HotMemory
 from .models.config import DecoderConfig
 from .pool import ARCHIVED, Pool
+from .quant import packed
 from .rings.live import RingCopy
 from .rings.window import Stage, first_live, first_read, readers, unread_blocks
 from .rope import Rotary
@@ -105,7 +106,9 @@ class Sequence:
         source = self._ready(layer, first_read(kind.window, start), self._ends[layer] if self.frozen else start)
         if not self.frozen:
             self._ends[layer] = start
-            self._store(layer, start, qk[:rows, heads:], v[:rows])
+            made = packed(self.pool.packing, qk, v, heads)
+            self._store(layer, start, made.k[:rows], made.v[:rows])
+            qk, v = made.qk, made.seen_v
         if kind.rotated:
             qk = self.rotary.rotate(qk, start)
         span = key_span(start, qk.shape[0], kind.window)
@@ -140,7 +143,7 @@ class Sequence:
         return self._rings
 
     def _store(self, layer: int, start: int, k: Tensor, v: Tensor) -> None:
-        """Write raw K and V to the pool."""
+        """Write raw K and V, packed, to the pool."""
         size, rows = self.pool.geometry.block_size, k.shape[0]
         block, offset = divmod(start, size)
         full = 0 if offset else rows // size
@@ -174,8 +177,8 @@ class Sequence:
                     hint="bring it back from the store first",
                     layer=layer, expected=start, got=end,
                 )  # fmt: skip
-            rows = self.pool.rows[self._where(first, last), layer]
-            k, v = (rows[:, part].flatten(0, 1)[start - first * size : end - first * size] for part in (0, 1))
+            rows, unpack = self.pool.rows[self._where(first, last), layer], self.pool.packing.unpack
+            k, v = (unpack(rows[:, part].flatten(0, 1)[start - first * size : end - first * size]) for part in (0, 1))
             if kind.rotated:
                 k = self.rotary.rotate(k, start)
             source: KeyValueSource = self._full if kind.window is None else self._rings

@@ -52,7 +52,8 @@ class Model(Node):
     """Factor on the attention logits."""
     logit_softcap: Annotated[str | None, Maybe(Text(64))]
     kv_dtype: Annotated[str, Text(choices=("f32", "bf16", "f16"))]
-    kv_quant_scheme: Annotated[str, Text(choices=("none",))]
+    kv_quant_scheme: Annotated[str, Text(choices=("none", "int8/row/f32"))]
+    """How leaves hold K and V, and so how exactly: `leafsize.RELATIVE_ERROR`."""
     block_size: Annotated[int, Uint(MAX_BLOCK_TOKENS, least=1)]
     layers_per_leaf: Annotated[int, Uint(MAX_LAYERS, least=1)]
     position_anchor_mode: Annotated[str, Text(choices=("relative",))]

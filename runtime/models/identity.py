@@ -2,7 +2,7 @@
 
 from ...cybergraph.cid import HashName
 from ...cybergraph.nodes import CANONICAL_RULE, Model, Rope
-from ..geometry import KvDtype, layers_per_leaf
+from ..geometry import KvDtype, KvScheme, layers_per_leaf
 from .config import DecoderConfig, LayerKind
 
 ABSENT = "none"
@@ -18,6 +18,7 @@ def identity(
     dtype: KvDtype,
     block_size: int,
     leaf_hash: HashName,
+    scheme: KvScheme = "none",
     adapters: tuple[str, ...] = (),
 ) -> Model:
     """Build the identity of a model. Its CID is `identity(...).cid()`."""
@@ -45,10 +46,10 @@ def identity(
         scale=repr(config.scale),
         logit_softcap=None,
         kv_dtype=dtype,
-        kv_quant_scheme="none",
+        kv_quant_scheme=scheme,
         block_size=block_size,
         layers_per_leaf=layers_per_leaf(
-            config.num_layers, config.num_kv_heads, config.head_dim, block_size=block_size, dtype=dtype
+            config.num_layers, config.num_kv_heads, config.head_dim, block_size=block_size, dtype=dtype, scheme=scheme
         ),
         position_anchor_mode="relative",
         leaf_hash=leaf_hash,

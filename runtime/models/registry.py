@@ -18,7 +18,7 @@ from ...cybergraph.errors import BadReference, IdentityMismatch, NameNotFound, N
 from ...cybergraph.identity import require_same
 from ...cybergraph.nodes import Model
 from ...cybergraph.refs import LEAST_PREFIX_CHARS
-from ..geometry import Geometry, KvDtype
+from ..geometry import Geometry, KvDtype, KvScheme
 from .config import DecoderConfig
 from .files import read_json
 from .identity import ABSENT, identity
@@ -71,6 +71,7 @@ class Registry:
         block_size: int = 16,
         dtype: KvDtype = "f32",
         leaf_hash: HashName = "blake3",
+        scheme: KvScheme = "none",
         progress: Progress | None = None,
     ) -> ModelRecord:
         """Register a safetensors folder, which stays where it is, or a GGUF file, which is converted once.
@@ -104,7 +105,7 @@ class Registry:
         text = _load_text(folder)
         if text is not None:
             text.check_template()
-        model = _identity(config, weights_digest(folder, config), text, dtype, block_size, leaf_hash)
+        model = _identity(config, weights_digest(folder, config), text, dtype, block_size, leaf_hash, scheme)
         Geometry.from_model(model)
         record = ModelRecord(name, model.cid(), model, source, gguf, tokenizer_file_digest(folder))
         self._check_name(record)
@@ -156,7 +157,7 @@ class Registry:
         dtype = geometry.dtype
         weights, digest = load_weights(folder, config, dtype)
         text = _load_text(folder)
-        model = _identity(config, digest, text, dtype, known.block_size, known.leaf_hash)
+        model = _identity(config, digest, text, dtype, known.block_size, known.leaf_hash, geometry.scheme)
         try:
             require_same(known, model)
         except IdentityMismatch as error:
@@ -195,7 +196,7 @@ class Registry:
         if not path.exists():
             return
         known = read_record(path)
-        options = ("block_size", "kv_dtype", "leaf_hash")
+        options = ("block_size", "kv_dtype", "leaf_hash", "kv_quant_scheme")
         same = all(getattr(known.identity, option) == getattr(record.identity, option) for option in options)
         if known.cid != record.cid and not (same and known.source == record.source):
             raise Refused(
@@ -255,6 +256,7 @@ def _identity(
     dtype: KvDtype,
     block_size: int,
     leaf_hash: HashName,
+    scheme: KvScheme,
 ) -> Model:
     return identity(
         config,
@@ -264,6 +266,7 @@ def _identity(
         dtype=dtype,
         block_size=block_size,
         leaf_hash=leaf_hash,
+        scheme=scheme,
     )
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from ...cybergraph.dagcbor import encode
 from ...cybergraph.errors import Corrupt, NotFound, UnsupportedModel
 from ..geometry import KvDtype
-from ..pool import DTYPES
+from ..quant import DTYPES
 from .config import DecoderConfig
 from .files import read_json
 

@@ -55,7 +55,8 @@ def copy_rows(live: Live, count: int) -> Tensor:
 
 def _copy(engine: Engine, table: list[int], count: int) -> Tensor:
     g = engine.geometry
-    blocks = engine.pool.rows[torch.tensor(table[: -(-count // g.block_size)], dtype=torch.int64)]
+    stored = engine.pool.rows[torch.tensor(table[: -(-count // g.block_size)], dtype=torch.int64)]
+    blocks = engine.pool.packing.unpack(stored)
     # Pool rows are block-major: [blocks, layers, K|V, block_size, kv_heads, head_dim].
     rows = blocks.permute(0, 3, 1, 2, 4, 5).reshape(-1, g.num_layers, 2, g.num_kv_heads, g.head_dim)
     return rows[:count].contiguous()

@@ -12,6 +12,7 @@ from ...cybergraph.cid import Cid
 from ...cybergraph.errors import OutOfRange
 from ...cybergraph.nodes import EMPTY_TAIL, Tail
 from ...cybergraph.prefix import prefix_keys
+from ...cybergraph.verdict.kinds import OFF_BY
 from ..engine import Engine
 from ..live import Live, Progress
 from ..pool import Pool
@@ -92,7 +93,10 @@ def splice_approximately(
     engine.domain.require_sound()
     check_length(engine, text)
     tokens, at = text.tokens, len(text.before)
-    made = reconcile(engine.decoder, engine.rotary, tokens, _lay_out(engine, origin, text, rows), text.spans, share)
+    made = reconcile(
+        engine.decoder, engine.rotary, tokens, _lay_out(engine, origin, text, rows), text.spans, share,
+        engine.pool.packing,
+    )  # fmt: skip
     error = None
     if measured:
         error = error_of(text_of(engine, tokens, made.cache), compute_in_full(engine, tokens), at)
@@ -122,7 +126,7 @@ def _lay_out(engine: Engine, origin: Origin, text: Text, rows: Items[Tensor]) ->
     """Put the rows where their tokens stand; zeros where none are known."""
     g, at = engine.geometry, len(text.before)
     whole = torch.zeros(
-        len(text.tokens), g.num_layers, 2, g.num_kv_heads, g.head_dim, dtype=engine.pool.rows.dtype
+        len(text.tokens), g.num_layers, 2, g.num_kv_heads, g.head_dim, dtype=engine.pool.packing.dtype
     )  # fmt: skip
     whole[:at] = origin.rows[:at]
     for span, part in zip(text.spans, rows, strict=True):
@@ -132,7 +136,7 @@ def _lay_out(engine: Engine, origin: Origin, text: Text, rows: Items[Tensor]) ->
 
 def _reason(origin: Origin, receipt: Receipt, error: SpliceError | None) -> str:
     """Say for ever what is approximate, and by how much."""
-    words = f"splice: {receipt.share:.0%} of the documents recomputed, K/V of layer 1 off by {receipt.probe:.2g}"
+    words = f"splice: {receipt.share:.0%} of the documents recomputed, K/V of layer 1 {OFF_BY}{receipt.probe:.2g}"
     if error is not None:
         last = max(error.layers[-1].k, error.layers[-1].v)
         words += f", of the last layer by {last:.2g}, KL {error.kl:.2g}"
@@ -154,7 +158,7 @@ def _record(
     pool = Pool(g, len(windows))
     for i in range(len(windows)):
         start = (len(kept) + i) * size
-        pool.rows[i] = made.cache.rows[start : start + size].permute(1, 2, 0, 3, 4)
+        pool.rows[i] = pool.packing.pack(made.cache.rows[start : start + size].permute(1, 2, 0, 3, 4))
     unsealed = [Unsealed(i, *each) for i, each in enumerate(zip(windows, keys, strict=True))]
     prev = kept[-1] if kept else None
     sealed = name_blocks(pool, engine.model, engine.model_cid, prev, unsealed, engine.domain.name)

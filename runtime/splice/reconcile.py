@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from ..models.decoder import Decoder
+from ..quant import Packing
 from ..rope import Rotary
 from .scattered import ScatteredCache
 
@@ -40,28 +41,30 @@ class Reconciled:
 
 
 def reconcile(
-    decoder: Decoder, rotary: Rotary, tokens: Items[int], rows: Tensor, documents: Items[range], share: float
-) -> Reconciled:
+    decoder: Decoder, rotary: Rotary, tokens: Items[int], rows: Tensor, documents: Items[range], share: float,
+    packing: Packing | None = None,
+) -> Reconciled:  # fmt: skip
     """Compute a `share` (0 to 1) of the document tokens again, and every token after the first of them that is in none.
 
     Shapes: rows [tokens, layers, K|V, kv_heads, head_dim], raw; what stands after the documents may be anything finite.
     `documents` are the positions of their tokens, in order; one that begins the text is right as it is. Effects: `rows`
-    are taken over and changed.
+    are taken over and changed. With a `packing`, computed rows are as they will be stored.
     """
     foreign = [span for span in documents if span.start > 0]
     inside = [at for span in foreign for at in span]
-    off, norm = _deviation(decoder, rotary, tokens, rows, inside)
+    off, norm = _deviation(decoder, rotary, tokens, rows, inside, packing)
     budget = round(share * len(inside))
     chosen = set(_order(foreign, off / norm.clamp_min(torch.finfo(norm.dtype).tiny))[:budget])
     left = torch.tensor([at not in chosen for at in inside], dtype=torch.bool)
     probe = float((off[left].sum() / norm.sum()).sqrt()) if inside else 0.0
-    cache, recomputed = fit(decoder, rotary, tokens, rows, documents, chosen)
+    cache, recomputed = fit(decoder, rotary, tokens, rows, documents, chosen, packing)
     return Reconciled(cache, recomputed, probe)
 
 
 def fit(
-    decoder: Decoder, rotary: Rotary, tokens: Items[int], rows: Tensor, documents: Items[range], chosen: Iterable[int]
-) -> tuple[ScatteredCache, list[int]]:
+    decoder: Decoder, rotary: Rotary, tokens: Items[int], rows: Tensor, documents: Items[range], chosen: Iterable[int],
+    packing: Packing | None = None,
+) -> tuple[ScatteredCache, list[int]]:  # fmt: skip
     """Compute the `chosen` document tokens again, and those after the first document that are in none.
 
     Shapes and effects as `reconcile`. Returns also the positions of all that was computed, ascending.
@@ -69,15 +72,16 @@ def fit(
     own = {at for span in documents for at in span}
     after = (at for at in range(documents[0].start, len(tokens)) if at not in own)
     recomputed = sorted({*chosen, *after})
-    cache = ScatteredCache(decoder.config, rotary, rows)
+    cache = ScatteredCache(decoder.config, rotary, rows, packing)
     if recomputed:
         cache.compute(decoder, tokens, recomputed)
     return cache, recomputed
 
 
 def _deviation(
-    decoder: Decoder, rotary: Rotary, tokens: Items[int], rows: Tensor, inside: list[int]
-) -> tuple[Tensor, Tensor]:
+    decoder: Decoder, rotary: Rotary, tokens: Items[int], rows: Tensor, inside: list[int],
+    packing: Packing | None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Compare the rows that documents bring with the right ones, in the second layer (the first of a model of one).
 
     Shapes: -> squared distance [len(inside)], squared norm of the right ones [len(inside)], float64. K and V weigh the
@@ -86,7 +90,7 @@ def _deviation(
     layer = min(PROBE_LAYERS, rows.shape[1]) - 1
     if not inside:
         return torch.zeros(0, dtype=torch.float64), torch.zeros(0, dtype=torch.float64)
-    cache = ScatteredCache(decoder.config, rotary, rows[:, : layer + 1].clone())
+    cache = ScatteredCache(decoder.config, rotary, rows[:, : layer + 1].clone(), packing)
     cache.compute(decoder.truncated(layer + 1), tokens, inside)
     right = cache.rows[inside, layer].double()
     brought = rows[inside, layer].double()

@@ -15,6 +15,7 @@ from torch import Tensor
 from ..attention.panels import FLOOR_ROWS
 from ..models.config import DecoderConfig
 from ..models.decoder import Decoder
+from ..quant import AsComputed, Packing, packed
 from ..rope import Rotary
 
 STEP_ROWS = 256
@@ -37,11 +38,13 @@ def rotate_at(rotary: Rotary, rows: Tensor, positions: Tensor) -> Tensor:
 class ScatteredCache:
     """K and V of a whole text. Takes ownership of `rows` and changes them.
 
-    Shape: rows [tokens, layers, K|V, kv_heads, head_dim], raw; layers may be fewer than the model has.
+    Shape: rows [tokens, layers, K|V, kv_heads, head_dim], raw; layers may be fewer than the model has. Rows that are
+    computed here are those that reading them back from `packing` would give.
     """
 
-    def __init__(self, config: DecoderConfig, rotary: Rotary, rows: Tensor) -> None:
+    def __init__(self, config: DecoderConfig, rotary: Rotary, rows: Tensor, packing: Packing | None = None) -> None:
         self.rows = rows
+        self._packing = packing or AsComputed(rows.shape[-1], rows.dtype)
         self._config = config
         self._rotary = rotary
         # Contiguous per head, K rotated: what attention reads.
@@ -76,6 +79,8 @@ class ScatteredCache:
         kind, heads, kv_heads = self._config.layers[layer], self._config.num_heads, self._config.num_kv_heads
         at = self._positions[:rows]
         if not self._frozen:
+            made = packed(self._packing, qk, v, heads)
+            qk, v = made.qk, made.seen_v
             self.rows[at, layer, 0], self.rows[at, layer, 1] = qk[:rows, heads:], v[:rows]
         if kind.rotated:
             qk = rotate_at(self._rotary, qk, self._positions)

@@ -24,7 +24,8 @@ IDENTITY = {
 
 def test_add_gives_the_name_the_cid_and_every_axis(tiny_folder: Path, cyberkv: Command) -> None:
     added = cyberkv.json("model", "add", tiny_folder, "--name", "again", "--block-size", "32")
-    assert set(added) == {"name", "cid", "identity"}
+    assert set(added) == {"name", "cid", "kv_relative_error", "identity"}
+    assert added["kv_relative_error"] == 0
     assert added["name"] == "again"
     assert set(added["identity"]) >= IDENTITY
     assert added["identity"]["block_size"] == 32
@@ -115,3 +116,27 @@ def test_size_needs_only_the_config_of_a_model(cyberkv: Command, tiny_folder: Pa
     assert cyberkv.error(3, "size", "nosuch", 1)["kind"] == "name-not-found"
     absent = str(Cid.of(b"absent", "dag-cbor", "sha2-256"))
     assert cyberkv.error(3, "size", absent, 1)["kind"] == "block-not-found"
+
+
+def test_without_models_the_list_says_how_to_add_one(cyberkv: Command) -> None:
+    assert "no models yet" not in cyberkv("model", "list").stdout  # the control
+    (cyberkv.home / "models" / "tiny.json").unlink()
+    assert cyberkv.json("model", "list")["models"] == []
+    assert "no models yet; `cyberkv model add smollm2`" in cyberkv("model", "list").stdout
+
+
+def test_a_card_file_is_shown_with_its_model(story: Command, elsewhere: Command, tmp_path: Path) -> None:
+    file = tmp_path / "tiny.model"
+    card = story.json("model", "card", "tiny", "story", file, "--licence", "MIT", "--yes")
+    shown = elsewhere.json("model", "show", file)
+    assert shown["card"] == {
+        "cid": card["card"], "name": "tiny", "licence": "MIT", "signed_by": card["signed_by"], "lists": card["roots"],
+    }  # fmt: skip
+    assert {key: value for key, value in shown.items() if key != "card"} == elsewhere.json("model", "show", "tiny")
+    assert card["signed_by"] in elsewhere("model", "show", file).stdout
+    nowhere = Command(tmp_path / "none")
+    assert nowhere.json("model", "show", file)["name"] is None
+    assert "not registered here" in nowhere("model", "show", file).stdout
+    data = file.read_bytes()
+    file.write_bytes(data.replace(b"MIT", b"BSD"))
+    assert elsewhere.error(4, "model", "show", file)["kind"] == "digest-mismatch"

@@ -14,7 +14,8 @@ from cyberkv.runtime.engine import Engine, build_engine
 from cyberkv.runtime.geometry import Geometry, KvDtype
 from cyberkv.runtime.live import Live
 from cyberkv.runtime.models.registry import Registry
-from cyberkv.runtime.pool import DTYPES, Pool
+from cyberkv.runtime.pool import Pool
+from cyberkv.runtime.quant import DTYPES
 from cyberkv.runtime.sampling import Sampling
 
 TOKENS = [(13 * i * i + 11 * i + 5) % 250 for i in range(120)]

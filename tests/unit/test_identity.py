@@ -45,7 +45,7 @@ def another(record: Record, name: str, value: Any) -> Any:
 
 
 CASES = dict(altered(MODEL))
-ONE_VALUE = {"kv_quant_scheme", "position_anchor_mode"}
+ONE_VALUE = {"position_anchor_mode"}
 """Axes with one allowed value so far: no node can hold another."""
 
 

@@ -75,7 +75,12 @@ class Heats:
 def _sizes(model: Model, block: Block) -> list[int]:
     return [
         leaf_bytes(
-            layers, len(block.tokens), num_kv_heads=model.num_kv_heads, head_dim=model.head_dim, dtype=model.kv_dtype
+            layers,
+            len(block.tokens),
+            num_kv_heads=model.num_kv_heads,
+            head_dim=model.head_dim,
+            dtype=model.kv_dtype,
+            scheme=model.kv_quant_scheme,
         )
         for _, layers in leaf_layers(model)
     ]

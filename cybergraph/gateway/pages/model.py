@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ...cid import Cid
-from ...leafsize import ELEMENT_BYTES
+from ...leafsize import head_row_bytes
 from ...nodes import Model, Rope
 from .place import Place
 from .render import page
@@ -40,7 +40,8 @@ def model_page(sources: Sources, request: Request, cid: Cid, model: Model, place
 
 def token_bytes(model: Model) -> int:
     """Give the bytes of K and V of one token in all layers."""
-    return 2 * model.num_layers * model.num_kv_heads * model.head_dim * ELEMENT_BYTES[model.kv_dtype]
+    row = head_row_bytes(model.head_dim, model.kv_dtype, model.kv_quant_scheme)
+    return 2 * model.num_layers * model.num_kv_heads * row
 
 
 def _rows(model: Model, name: str) -> list[tuple[str, str]]:
