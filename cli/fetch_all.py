@@ -1,9 +1,11 @@
 """`fetch` of several conversations at once."""
 
 import re
+import shlex
 import shutil
 from collections.abc import Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -17,6 +19,7 @@ from .context import Session
 from .names import is_whole
 from .output import answer
 from .places import by_speed, known, named
+from .prompts import is_file
 from .several import record_all, refusals, show_all
 from .vouching import Vouching, is_ours
 
@@ -25,6 +28,23 @@ if TYPE_CHECKING:
     from ..cybergraph.peers import Peer
 
 IN_URL: Final = re.compile(r"(?P<gateway>https?://[^/]+)/ipfs/(?P<cid>[^/?#]+)/?", re.IGNORECASE)
+
+
+def refuse_file(ref: str) -> None:
+    """Say how a CAR file is fetched from, where it is given for what to fetch. Raises `BadReference`."""
+    if not ref.lower().endswith(".car"):
+        return
+    from ..cybergraph.peers import CarFilePeer
+
+    roots: tuple[Cid, ...] = ()
+    if is_file(ref):
+        with CarFilePeer(Path(ref)) as file:
+            roots = file.roots
+    which = str(roots[0]) if len(roots) == 1 else "CID"
+    raise BadReference(
+        f"{ref} is a file; what is fetched from it has a CID",
+        hint=f"cyberkv fetch {which} --from {shlex.quote(ref)}", path=ref, roots=[str(root) for root in roots],
+    )  # fmt: skip
 
 
 def find_root(session: Session, ref: str) -> Cid:
@@ -63,7 +83,7 @@ def fetch_all(
             places = list({place.source: place for place in before}.values())
         places = by_speed(session, places)
         peers = [place.peer for place in places]
-        receipts: dict[Cid, Receipt | None] = dict(_signed(session, cid, peers) for cid in cids)
+        receipts: dict[Cid, Receipt | None] = dict(read_signed(session, cid, peers) for cid in cids)
         vouching = {root: Vouching(session, words, has_link=False) for root in receipts}
         for root, receipt in receipts.items():
             vouching[root].trust_keys()
@@ -103,7 +123,7 @@ def fetch_all(
         vouching[row["root"]].say(row, row["root"])
 
 
-def _signed(session: Session, cid: Cid, peers: "Sequence[Peer]") -> "tuple[Cid, Receipt | None]":
+def read_signed(session: Session, cid: Cid, peers: "Sequence[Peer]") -> "tuple[Cid, Receipt | None]":
     """Give the conversation that is meant, and the receipt if it is meant by that."""
     from ..cybergraph.nodes import Conversation, Receipt
     from ..cybergraph.transfer.single import find_node

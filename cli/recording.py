@@ -1,8 +1,10 @@
 """A live conversation under a name: what `prefill`, `run` and `chat` have in common."""
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..cybergraph.chain import load_root
 from ..cybergraph.cid import Cid
@@ -18,9 +20,13 @@ from .rates import keep_rate, read_rate
 from .trust import require_usable
 
 if TYPE_CHECKING:
+    from ..runtime.batching.drafting import Drafter
+    from ..runtime.engine import Engine
     from ..runtime.live import Live
+    from ..runtime.models.record import ModelRecord
     from ..runtime.models.tokenizer import TextCodec
     from ..runtime.sampling import Sampling
+    from ..runtime.selected import Selected
 
 
 @dataclass(slots=True)
@@ -28,7 +34,7 @@ class Recording:
     """A live conversation, the name it is recorded under, and what it has cost in time."""
 
     session: Session
-    live: "Live"
+    live: "Live | Selected"
     codec: "TextCodec"
     name: str
     parent: Cid | None
@@ -40,11 +46,22 @@ class Recording:
     prefill_s: float = 0.0
     decode_s: float = 0.0
     tokens_generated: int = 0
+    drafter: "Drafter | None" = None
+    """Guesses tokens of answers, which are then checked several at a time."""
+    first_append: Callable[[Sequence[int], Callable[[int, int], None]], None] | None = None
+    """Takes the first tokens in place of `live.append`, where the conversation is still on its way."""
 
     @property
     def has_room(self) -> bool:
-        """Whether the model has positions for more tokens."""
-        return len(self.live.tokens) < self.live.engine.config.max_positions
+        """Whether the model has positions for more tokens; over selected blocks, it always has."""
+        return self.is_selected or len(self.live.tokens) < self.live.engine.config.max_positions
+
+    @property
+    def is_selected(self) -> bool:
+        """Whether blocks are selected, for a conversation beyond the model's positions."""
+        from ..runtime.selected import Selected
+
+        return isinstance(self.live, Selected)
 
     def append(self, text: str, stop: Stop, *, special: bool = False) -> None:
         """Take a text as given. Asked to stop, raises `KeyboardInterrupt` after the chunk at hand."""
@@ -59,7 +76,8 @@ class Recording:
                 draw(done, total)
                 stop.check()
 
-            self.live.append(tokens, progress)
+            append, self.first_append = self.first_append or self.live.append, None
+            append(tokens, progress)
         self.prefill_s += self.session.clock_s() - started_s
 
     def generate(self, max_tokens: int, sampling: "Sampling", stop: Stop) -> Iterator[str]:
@@ -67,7 +85,7 @@ class Recording:
         stream = self.codec.stream()
         started_s = self.session.clock_s()
         try:
-            for token in self.live.generate(max_tokens, sampling, self.codec.eos_ids):
+            for token in self._chosen(max_tokens, sampling):
                 self.tokens_generated += 1
                 yield stream.feed(token)
                 stop.check()
@@ -75,12 +93,22 @@ class Recording:
             self.decode_s += self.session.clock_s() - started_s
         yield stream.finish()
 
+    def _chosen(self, max_tokens: int, sampling: "Sampling") -> Iterator[int]:
+        from ..runtime.selected import Selected
+
+        live, ends = self.live, self.codec.eos_ids
+        if isinstance(live, Selected):
+            return live.generate(max_tokens, sampling, ends)
+        return live.generate(max_tokens, sampling, ends, self.drafter)
+
     def save(self) -> Cid:
         """Record the state as the newest root of the name, durably."""
         from ..runtime.checkpoint import checkpoint
+        from ..runtime.selected import Selected
 
         created = self.session.now()
-        self.root = checkpoint(self.live, title=self.name, created=created, parent=self.parent, fork_at=self.fork_at)
+        write = self.live.checkpoint if isinstance(self.live, Selected) else partial(checkpoint, self.live)
+        self.root = write(title=self.name, created=created, parent=self.parent, fork_at=self.fork_at)
         self.recorded_tokens = len(self.live.tokens)
         self._keep_rate()
         self.session.index.set_head(self.name, self.root, created)
@@ -102,7 +130,7 @@ class Recording:
         """Record the first `at` tokens under another name, to go on from there."""
         name = unique(self.session.index, f"{self.name}-fork")
         live = self.live.fork(at)
-        child = Recording(self.session, live, self.codec, name, self.root, at, self.root, at)
+        child = Recording(self.session, live, self.codec, name, self.root, at, self.root, at, drafter=self.drafter)
         carry_marks(self.session, lambda: self.live.tokens, at)
         child.save()
         return child
@@ -119,7 +147,11 @@ class Recording:
             "tokens_reused": counts.tokens_reused,
             "tokens_computed": counts.tokens_computed,
             "tokens_generated": self.tokens_generated,
+            "drafted": counts.tokens_drafted,
+            "accepted": counts.tokens_accepted,
             "blocks_new": counts.blocks_new,
+            "verdicts": dict(Counter(str(each.verdict) for each in counts.executed)),
+            "approx": self.live.approx,
             "prefill_s": round(self.prefill_s, 6),
             "decode_tok_s": speed and round(speed, 3),
             "misses": [
@@ -129,10 +161,22 @@ class Recording:
         }
 
 
-def start(session: Session, *, model: str | None, name: str | None, from_ref: str | None, base: str) -> Recording:
+class Select(NamedTuple):
+    """How a conversation goes on beyond the positions of its model."""
+
+    policy: str
+    coming_tokens: Callable[["TextCodec"], int]
+    """How many tokens the next turn may need."""
+
+
+def start(
+    session: Session, *, model: str | None, name: str | None, from_ref: str | None, base: str,
+    select: Select | None = None,
+) -> Recording:  # fmt: skip
     """Load the model and open a conversation: a new one, or one that goes on from `from_ref`.
 
-    Without a `name`, the head of a name goes on under it, and everything else gets a name made of `base`.
+    Without a `name`, the head of a name goes on under it, and everything else gets a name made of `base`. With
+    `select`, what would grow beyond the model's positions is computed over selected blocks, and marked so.
     """
     if name is not None:
         encode_name(name)  # a bad name must not cost a prefill first
@@ -145,9 +189,9 @@ def start(session: Session, *, model: str | None, name: str | None, from_ref: st
     record = choose_model(session, model, root)
     # These load torch, which takes seconds: not before it is known that there is a model to run.
     from ..runtime.checkpoint import resume
-    from ..runtime.engine import build_engine
     from ..runtime.live import Live
-    from ..runtime.pace import Pace
+    from ..runtime.selected import Selected
+    from ..runtime.selection import POLICIES
 
     session.create_home()
     parent, fork_at = root_cid, root.length if root else None
@@ -158,13 +202,16 @@ def start(session: Session, *, model: str | None, name: str | None, from_ref: st
             parent, fork_at = root.parent, root.fork_at
     if name is not None:
         say_moves(session, name, root_cid)
-    with busy(session, f"loading {record.name}"):
-        loaded = session.registry.load(record)
-        codec = need_codec(loaded.text, record.name)
-        engine = build_engine(loaded, session.store, session.index)
-        engine.pace = Pace(session.clock_s, read_rate(session.home, record.cid))
+    engine, codec = load_engine(session, record)
+    with busy(session, "loading the conversation"):
         started_s = session.clock_s()
-        live = Live(engine) if root_cid is None else resume(engine, root_cid)
+        length = root.length if root else 0
+        live: Live | Selected
+        if select and length + select.coming_tokens(codec) > engine.config.max_positions:
+            policy = POLICIES[select.policy]
+            live = Selected(engine, policy) if root_cid is None else Selected.resume(engine, root_cid, policy)
+        else:
+            live = Live(engine) if root_cid is None else resume(engine, root_cid)
     return Recording(
         session,
         live,
@@ -178,6 +225,19 @@ def start(session: Session, *, model: str | None, name: str | None, from_ref: st
     )
 
 
+def load_engine(session: Session, record: "ModelRecord") -> "tuple[Engine, TextCodec]":
+    """Load a registered model to record into the home. Raises `UnsupportedModel` for one that takes no text."""
+    from ..runtime.engine import build_engine
+    from ..runtime.pace import Pace
+
+    with busy(session, f"loading {record.name}"):
+        loaded = session.registry.load(record)
+        codec = need_codec(loaded.text, record.name)
+        engine = build_engine(loaded, session.store, session.index)
+    engine.pace = Pace(session.clock_s, read_rate(session.home, record.cid))
+    return engine, codec
+
+
 def summary(figures: dict[str, Any]) -> Sequence[tuple[str, object]]:
     """Give the figures as a person reads them."""
     speed = figures["decode_tok_s"]
@@ -187,7 +247,10 @@ def summary(figures: dict[str, Any]) -> Sequence[tuple[str, object]]:
         ("root", figures["root"]),
         ("tokens", f"{figures['tokens_total']:,}: {reused:,} reused, {computed:,} computed"),
         ("blocks", f"{figures['blocks_new']:,} new"),
+        ("lookups", ", ".join(f"{blocks:,} {verdict}" for verdict, blocks in figures["verdicts"].items()) or None),
+        ("approx", figures["approx"]),
         ("prefill", f"{figures['prefill_s']:.2f} s"),
         ("decode", None if speed is None else f"{speed:.1f} tokens/s"),
+        ("drafted", f"{figures['drafted']:,}, {figures['accepted']:,} right" if figures["drafted"] else None),
         *(("miss", f"at token {miss['position_start']:,}: {miss['reason']}") for miss in figures["misses"]),
     ]

@@ -1,12 +1,13 @@
 """`run`: answer a prompt and record the conversation."""
 
 import sys
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from ..cybergraph.errors import CyberKVError
+from .arriving import Arriving, check_options, start_arriving
 from .context import Session, pass_session
 from .failure import INTERRUPTED
 from .interrupt import stoppable
@@ -14,12 +15,16 @@ from .names import slug
 from .options import REF, TEXT, recording_options, sampling_options
 from .output import line, remark
 from .prompts import first_turn
-from .recording import Recording, start, summary
+from .recording import Recording, Select, start, summary
 from .scrubbing import scrubbing
 from .text import plain
 
 if TYPE_CHECKING:
+    from ..runtime.models.tokenizer import TextCodec
     from ..runtime.sampling import Sampling
+
+SELECTIONS = ("recent", "similar")
+"""Names of policies in `runtime.selection`, which would load torch."""
 
 
 class Turn(NamedTuple):
@@ -37,7 +42,20 @@ class Turn(NamedTuple):
 @recording_options
 @click.option("--from", "from_ref", type=REF, help="Conversation to go on from.")
 @click.option(
+    "--source", "sources", metavar="URL|FILE.car|kubo:[URL]", multiple=True,
+    help="Bring the conversation of --from (its CID, or that of a receipt) from there, and compute meanwhile.",
+)  # fmt: skip
+@click.option(
+    "--trust", "trusted", metavar="KEY|unsigned", multiple=True,
+    help="With --source: trust this signer from now on; `unsigned` accepts this one conversation, whoever made it.",
+)  # fmt: skip
+@click.option(
     "--system", type=TEXT, metavar="TEXT", help="System message; else that of the chat template, if it has one."
+)
+@click.option(
+    "--select",
+    type=click.Choice(SELECTIONS),
+    help="Beyond the model's positions, go on approximately: the answer sees the blocks that this chooses.",
 )
 @sampling_options
 @click.pass_context
@@ -50,25 +68,54 @@ def run(
     model: str | None,
     name: str | None,
     from_ref: str | None,
+    sources: tuple[str, ...],
+    trusted: tuple[str, ...],
     system: str | None,
+    select: str | None,
     max_tokens: int,
     temperature: float,
     seed: int,
+    draft: str | None,
 ) -> None:
     """Answer a prompt and record the conversation.
 
     The answer is written to stdout as it comes, what it cost to stderr. Blocks that this home already holds
     are reused. Interrupted, the conversation so far is recorded. The head of a name goes on under it; any
-    other root starts a new name.
+    other root starts a new name. With --select, a conversation may grow beyond the model's positions: `recent` lets
+    the answer see the beginning and the newest blocks, `similar` also those that share rare tokens with the prompt.
+
+    With --source, the conversation is brought from there in the order in which layers need it, and the first layers
+    compute while the last ones are on their way. It is recorded as by `fetch`, and its signer has to be trusted. What
+    does not come is computed.
     """
+    check_options(from_ref, select, sources, trusted)
     if system is not None and from_ref is not None:
         raise click.UsageError("--system opens a conversation; it cannot be given with --from")
-    recording = start(session, model=model, name=name, from_ref=from_ref, base=slug(prompt))
+    if select is not None and draft is not None:
+        raise click.UsageError("--draft checks guesses against all that came before; it cannot be given with --select")
+
+    def coming_tokens(codec: "TextCodec") -> int:
+        text = codec.continue_turn(prompt) if from_ref else codec.render(first_turn(prompt, system))
+        return len(codec.encode(text, special=False)) + max_tokens
+
+    selecting = None if select is None else Select(select, coming_tokens)
+    coming: Arriving | None = None
+    if sources and from_ref is not None:
+        stack = ctx.with_resource(ExitStack())
+        coming = start_arriving(
+            session, stack, model=model, name=name, ref=from_ref, sources=sources, trusted=trusted
+        )  # fmt: skip
+        recording = coming.recording
+    else:
+        recording = start(session, model=model, name=name, from_ref=from_ref, base=slug(prompt), select=selecting)
     from ..runtime.sampling import Sampling
 
+    use_drafts(recording, draft)
     ctx.with_resource(scrubbing(session))
     turn = take_turn(recording, opening(recording, prompt, system), max_tokens, Sampling(temperature, seed))
     figures = recording.figures()
+    if coming is not None:
+        figures["fetched"] = coming.settle()
     if session.as_json:
         line({**figures, **turn._asdict()})
     else:
@@ -82,9 +129,21 @@ def run(
 
 def opening(recording: Recording, prompt: str, system: str | None = None) -> str:
     """Give the text that asks `prompt` next and opens the answer."""
-    if recording.live.tokens:
+    if recording.live.tokens or recording.first_append is not None:
         return recording.codec.continue_turn(prompt)
     return recording.codec.render(first_turn(prompt, system))
+
+
+def use_drafts(recording: Recording, draft: str | None) -> None:
+    """Let answers be drafted as `--draft` says, where this machine allows it; else say why not."""
+    if draft is None:
+        return
+    if (reason := recording.live.engine.domain.scattered) is not None:
+        remark(recording.session, f"nothing is drafted here: {reason}")
+        return
+    from ..runtime.batching.drafting import PromptLookup
+
+    recording.drafter = PromptLookup()
 
 
 def emit(piece: str) -> None:

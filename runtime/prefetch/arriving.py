@@ -1,0 +1,100 @@
+"""Going on from a conversation while it comes: its tokens are known, its rows are waited for layer by layer.
+
+What comes late, damaged or not at all ends the step that needed it, before anything was sealed: the conversation goes
+back to the blocks that come whole, and the rest is computed from the tokens, as after a miss from the store.
+"""
+
+from collections.abc import Sequence as Tokens
+
+from ...cybergraph.errors import CyberKVError, IdentityMismatch, OutOfRange
+from ...cybergraph.identity import require_same
+from ...cybergraph.nodes import Model
+from ..live import Live, Progress
+from ..pace import Pace
+from ..pool import ARCHIVED
+from ..reuse import taken
+from ..tiers import Miss
+from .arrival import Arrival
+
+
+def append_arriving(live: Live, arrival: Arrival, tokens: Tokens[int], progress: Progress | None = None) -> int:
+    """Take the conversation that `arrival` has opened and then `tokens`, into an empty `live`, computing meanwhile.
+
+    Returns the number of its blocks that came and are used.
+    The tail is computed anew with what follows it, so the bytes are those of `resume` and `append`. What does not come
+    is one miss, with its reason. Effects: the arrival is finished, everything used is stored. After an error `live`
+    is empty again, unless all had come: then as `Live.append` leaves it. Raises as `Live.append`, `IdentityMismatch`,
+    and `TierFull` where the store has no room.
+    """
+    engine, root, steps = live.engine, arrival.root, arrival.steps
+    if root.model != engine.model_cid:
+        require_same(engine.model, Model.decode(arrival.desk.get(root.model)))
+        raise IdentityMismatch(f"model {root.model}, this engine runs {engine.model_cid}")
+    live.approx = root.approx
+    known = [token for step in steps for token in step.block.tokens]
+    everything = [*known, *root.tail.tokens, *tokens]
+    live.check_tokens(everything)
+    if len(everything) > engine.config.max_positions:
+        raise OutOfRange(
+            f"{len(everything)} tokens, the model has {engine.config.max_positions} positions",
+            hint="fork it earlier, or fetch it and go on with `cyberkv run --from REF --select recent`",
+            tokens=len(everything),
+        )
+    pace, engine.pace = engine.pace, Pace()  # how long a network takes says nothing about computing
+    try:
+        first = _begin(live, arrival)
+        kept = len(steps)
+        size, marked = engine.geometry.block_size, len(live.counts.executed)
+        while True:
+            try:
+                live.append(everything[kept * size :], progress)
+                arrival.finish()
+                live.sequence.settle()
+                break
+            except CyberKVError as error:
+                if arrival.failed is None:
+                    raise
+                kept = _go_back(live, arrival, error)
+                del live.counts.executed[marked:]
+    except BaseException:
+        if not arrival.has_come():
+            live._cut_to(0)  # noqa: SLF001
+        raise
+    finally:
+        engine.pace = pace
+        arrival.close()
+    exact = live.exact_blocks([step.cid for step in steps])
+    came = [
+        taken(
+            i, size, steps[i].cid, arrival.tier_of(steps[i]), engine.geometry.block_bytes,
+            approx=live.approx if i >= exact else None,
+        )
+        for i in range(first, kept)
+    ]  # fmt: skip
+    live.counts.executed[marked:marked] = came
+    live.counts.tokens_reused += kept * size
+    return kept
+
+
+def _begin(live: Live, arrival: Arrival) -> int:
+    """Take the blocks that are in memory already, and start the others. Returns the number of the first of these."""
+    residency, steps = live.engine.residency, arrival.steps
+    cids = [step.cid for step in steps]
+    known = next((i for i, cid in enumerate(cids) if residency.shelf.tier_of(cid) is None), len(cids))
+    live.adopt(cids[:known], [token for step in steps[:known] for token in step.block.tokens])
+    first = len(live.blocks)
+    for step in steps[first:]:
+        live._take_block(step.cid, step.block.tokens)  # noqa: SLF001
+    arrival.start(live.sequence, first, residency)
+    return first
+
+
+def _go_back(live: Live, arrival: Arrival, error: CyberKVError) -> int:
+    """Keep what comes whole, and note why it ends there. Returns the number of blocks that are kept."""
+    kept, cid = arrival.cut(), error.data.get("cid")
+    unread = live.sequence.unread_blocks(kept)
+    if ARCHIVED in live.sequence.table[unread:kept]:  # what a window sees there has no row, and may not be here
+        kept, live.sequence.coming = 0, None
+    live.counts.misses.append(Miss(kept * live.engine.geometry.block_size, error.message, str(cid) if cid else None))
+    live._cut_to(kept)  # noqa: SLF001
+    return kept
