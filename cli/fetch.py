@@ -15,7 +15,7 @@ from ..cybergraph.errors import NotFound
 from ..cybergraph.nodes import Model
 from .block_bars import block_bars
 from .context import Session, pass_session
-from .fetch_all import IN_URL, fetch_all, find_root
+from .fetch_all import IN_URL, fetch_all, find_root, refuse_file
 from .models import how_to_register
 from .names import is_whole, record_head
 from .output import answer, facts, remark, say
@@ -100,6 +100,8 @@ def fetch(
     from ..cybergraph.index.marks import encode_name
     from ..cybergraph.peers.routing import Router
 
+    for ref in refs:
+        refuse_file(ref)
     if len(refs) > 1:
         if name or router_urls or password_file or proof != KEY_PROOF or any(map(_is_link, refs)):
             raise click.UsageError("several at once take CIDs, --from, --allow-host, --max-bytes and --trust alone")

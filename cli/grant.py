@@ -185,7 +185,13 @@ def list_grants(session: Session, ref: str | None) -> None:
             old = f", an epoch before is {row['sealed']}" if row["sealed"] else ""
             address = row["sealed"] if row["published"] else f"not published yet{old}"
             say(f"{row['name']}  epoch {row['epoch']} since {row['started']}  {address}")
-            table(["reader", "fingerprint"], [(each["label"], each["fingerprint"]) for each in row["readers"]])
+            table(
+                ["reader", "fingerprint"],
+                [
+                    (each["label"] if each["label"] != each["fingerprint"] else "no label", each["fingerprint"])
+                    for each in row["readers"]
+                ],
+            )
         if not rows:
             say("nothing was published for some")
 

@@ -59,11 +59,16 @@ def list_keys(session: Session) -> None:
 
     def show() -> None:
         for each in keys:
-            say(f"{each['name']}  {each['fingerprint'] or 'under a passphrase'}")
+            say(f"{each['name']}  {each['fingerprint'] or _asks(each['name'])}")
         if not keys:
             say("no keys: `cyberkv key new` makes one")
 
     answer(session, {"keys": keys}, show)
+
+
+def _asks(name: str) -> str:
+    """Say what there is without the passphrase: a public key that lay beside it could be exchanged unnoticed."""
+    return f"under a passphrase: `cyberkv key show {name}` asks for it and shows the public key"
 
 
 @key.command()

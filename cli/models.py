@@ -1,5 +1,8 @@
 """Which model a command means."""
 
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
     from ..runtime.models.record import ModelRecord
     from ..runtime.models.tokenizer import TextCodec
 
-_NONE_REGISTERED = "`cyberkv model add smollm2` registers the built-in model, `cyberkv model add PATH` any other"
+NONE_REGISTERED = "`cyberkv model add smollm2` registers the built-in model, `cyberkv model add PATH` any other"
 
 _SMOLLM2_SHAPE = (30, 576, 9, 3, 64)
 """Layers, hidden size, heads, KV heads and head dimension of the built-in model."""
@@ -74,6 +77,28 @@ def name_of_model(session: Session, cid: Cid) -> str | None:
     return next((record.name for record in readable_records(session) if record.cid == cid), None)
 
 
+def names_of_models(session: Session) -> "Callable[[str], str | None]":
+    """Give what names a model by its CID: as registered here, or as that in blocks of another size, as of documents."""
+    records = readable_records(session)
+
+    @cache
+    def name_of(cid: str) -> str | None:
+        for record in records:
+            if str(record.cid) == cid:
+                return record.name
+        try:
+            model = Model.decode(session.store.get(Cid.parse(cid)))
+        except CyberKVError:
+            return None
+        size, group = model.block_size, model.layers_per_leaf
+        for record in records:
+            if replace(record.identity, block_size=size, layers_per_leaf=group) == model:
+                return f"{record.name} in blocks of {size}"
+        return None
+
+    return name_of
+
+
 def readable_records(session: Session) -> "list[ModelRecord]":
     """List the registered models for what can do without; a damaged record is a remark."""
     try:
@@ -89,7 +114,7 @@ def choose_model(session: Session, ref: str | None, root: Conversation | None) -
         return session.registry.find(ref)
     records = session.registry.records()
     if not records:
-        raise NotFound("no model is registered here", hint=_NONE_REGISTERED)
+        raise NotFound("no model is registered here", hint=NONE_REGISTERED)
     if root is not None:
         return _same_model(session, records, root)
     if len({record.cid for record in records}) > 1:
@@ -130,14 +155,30 @@ def how_to_register(model: Model) -> str:
 
 
 def find_codec(session: Session, model: Cid) -> "TextCodec | None":
-    """Give the tokenizer of a model that is registered here, without its weights; None if there is none."""
-    for record in readable_records(session):
-        if record.cid == model:
-            try:
-                return session.registry.text(record)
-            except CyberKVError as error:
-                remark(session, f"no text: {error.message}")
+    """Give the tokenizer of a model that is registered here, in whatever block size, without its weights.
+
+    None if there is none.
+    """
+    for record in _same_tokens(session, model):
+        try:
+            return session.registry.text(record)
+        except CyberKVError as error:
+            remark(session, f"no text: {error.message}")
     return None
+
+
+def _same_tokens(session: Session, model: Cid) -> "list[ModelRecord]":
+    """List the registered models with the tokenizer of a model: itself, else others, as for documents."""
+    records = readable_records(session)
+    if same := [record for record in records if record.cid == model]:
+        return same
+    if not records or not session.has_home:
+        return []
+    try:
+        tokenizer = Model.decode(session.store.get(model)).tokenizer
+    except CyberKVError:
+        return []
+    return [record for record in records if record.identity.tokenizer == tokenizer]
 
 
 def need_codec(codec: "TextCodec | None", name: str) -> "TextCodec":

@@ -69,6 +69,9 @@ POSITIVE = FiniteRange(min=0, min_open=True)
 BYTES_S_PER_MBIT = 1e6 / 8
 """Links are given in Mbit/s, as they are sold."""
 
+DRAFTERS = ("ngram",)
+"""What can guess tokens; `runtime.batching.drafting` has it, and would load torch."""
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -79,7 +82,14 @@ def recording_options(command: Command) -> Command:
 
 
 def sampling_options(command: Command) -> Command:
-    """Add how long an answer may be and how its tokens are chosen."""
+    """Add how long an answer may be, how its tokens are chosen, and whether some are guessed first."""
+    command = click.option(
+        "--draft",
+        type=click.Choice(DRAFTERS),
+        help="Guess tokens of the answer and check several at a time: `ngram` takes what followed the same words "
+        "before. Faster where an answer repeats what was said, slower elsewhere; the answer does not depend on the "
+        "guesses.",
+    )(command)
     command = click.option("--seed", default=0, show_default=True, help="Draws are the same for the same seed.")(
         command
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from ..cybergraph.cid import Cid
-from ..cybergraph.errors import BlockNotFound, CyberKVError
+from ..cybergraph.errors import BlockNotFound, CyberKVError, MalformedCar
 from .context import Session
 from .kubo import open_source
 from .output import remark
@@ -38,7 +38,17 @@ class Place:
 
 def named(sources: Sequence[str], hosts: tuple[str, ...], stack: ExitStack) -> list[Place]:
     """Open what the user named. Raises `BadReference`, `NotFound`, and for a CAR file what is wrong with it."""
-    return [Place(stack.enter_context(open_source(source, hosts=hosts)), _lasting(source)) for source in sources]
+    return [Place(stack.enter_context(_open(source, hosts)), _lasting(source)) for source in sources]
+
+
+def _open(source: str, hosts: tuple[str, ...]) -> "Peer":
+    try:
+        return open_source(source, hosts=hosts)
+    except MalformedCar as error:
+        raise MalformedCar(
+            f"{source} is no CAR file: {error.message}",
+            hint="`publish --car` writes one; a text is recorded with `cyberkv prefill`", **error.data,
+        ) from error  # fmt: skip
 
 
 def routed(

@@ -10,10 +10,11 @@ from .failure import INTERRUPTED
 from .interrupt import stoppable
 from .names import slug
 from .options import REF, recording_options
-from .output import answer, facts
+from .output import answer, facts, remark
 from .prompts import read_text
 from .recording import start, summary
 from .scrubbing import scrubbing
+from .text import count
 
 
 @click.command()
@@ -41,11 +42,19 @@ def prefill(
         raise click.UsageError(f"{file} is empty")
     base = slug(text if file == "-" else Path(file).stem)
     recording = start(session, model=model, name=name, from_ref=from_ref, base=base)
+    tokens = recording.codec.encode(text, special=from_ref is None)
+    before = recording.recorded_tokens
     with scrubbing(session), stoppable() as stop:
         with suppress(KeyboardInterrupt):
-            recording.append(text, stop, special=from_ref is None)
+            recording.append_tokens(tokens, stop)
         recording.save_progress()
     figures = {**recording.figures(), "text": "", "interrupted": stop.asked, "finish_reason": None}
     answer(session, figures, lambda: facts(summary(figures)))
     if stop.asked:
+        kept = len(recording.live.tokens) - before
+        remark(
+            session,
+            f"interrupted: {kept:,} of {count(len(tokens), 'token')} are recorded as {recording.name}; "
+            "the same command again reuses them",
+        )
         ctx.exit(INTERRUPTED)

@@ -12,7 +12,7 @@ from ..cybergraph.cid import Cid
 from ..cybergraph.errors import BadReference
 from .block_bars import block_bars
 from .context import Session, pass_session
-from .models import not_registered
+from .models import KnownModel, name_of_model, not_registered
 from .names import is_whole
 from .output import answer, facts
 from .places import Place, by_speed, named
@@ -114,6 +114,28 @@ def _find(session: Session, source: str, sources: tuple[str, ...], stack: ExitSt
             hint="`cyberkv fetch` brings a conversation", cid=str(cid),
         )  # fmt: skip
     return _Found(cid, node, places)
+
+
+def read_card(session: Session, path: Path) -> "tuple[dict[str, Any], KnownModel]":
+    """Read what a FILE.model says of itself, its signature checked, and the model that it is for; nothing is stored.
+
+    Raises `BadReference`, `BadSignature`, and as `CarFilePeer`.
+    """
+    from ..cybergraph.nodes import Model, ModelCard
+    from ..cybergraph.peers import CarFilePeer
+    from ..cybergraph.transfer.preload import require_trusted
+    from ..cybergraph.transfer.single import bring_node
+
+    with CarFilePeer(path) as file:
+        cid = _root_of(path)
+        card = bring_node(cid, [file], ModelCard)
+        identity = bring_node(card.model, [file], Model)
+    signer = require_trusted(card, None)
+    said: dict[str, Any] = {
+        "cid": cid, "name": card.name, "licence": plain(card.licence), "signed_by": signer and signer.hex(),
+        "lists": list(card.preload),
+    }  # fmt: skip
+    return said, KnownModel(name_of_model(session, card.model), card.model, identity)
 
 
 def _root_of(path: Path) -> Cid:

@@ -100,3 +100,53 @@ def test_an_unknown_word_explains_the_known_ones(cyberkv: Command) -> None:
     assert result.stdout == ""
     assert result.stderr.count("/fork [TOKEN]") == 2
     assert cyberkv.json("list")["conversations"] == []
+
+
+def test_a_turn_that_was_taken_back_was_never_there(cyberkv: Command) -> None:
+    turns = cyberkv("--json", "chat", *SHORT, stdin="Hello\nMistake\n/undo\nAnd then?\n").lines
+    assert turns[2]["root"] not in (turns[0]["root"], turns[1]["root"])
+    straight = cyberkv("--json", "chat", *SHORT, "--name", "straight", stdin="Hello\nAnd then?\n").lines
+    assert turns[3]["text"] == straight[1]["text"]
+    assert cyberkv.json("diff", "chat", "straight")["parts_at"] is None
+    kept = cyberkv("--json", "chat", *SHORT, "--name", "kept", stdin="Hello\nMistake\nAnd then?\n").lines
+    assert cyberkv.json("diff", "chat", "kept")["parts_at"] is not None  # the control
+    assert kept[2]["tokens_total"] > turns[3]["tokens_total"]
+    assert [each["root"] for each in cyberkv.json("log", "chat")["roots"]] == [turn["root"] for turn in turns]
+    assert cyberkv("fsck").exit_code == 0
+
+
+def test_the_first_turn_can_be_taken_back(cyberkv: Command) -> None:
+    result = cyberkv("--json", "chat", *SHORT, "--system", "Be kind.", stdin="/undo\nMistake\n/undo\n/undo\nHello\n")
+    assert result.stderr.count("no turn of this session is left") == 2
+    assert "back at the beginning" in result.stderr
+    cyberkv("run", "Hello", *SHORT, "--system", "Be kind.", "--name", "straight")
+    assert cyberkv.json("diff", "chat", "straight")["parts_at"] is None
+
+
+def test_tokens_are_taken_out_of_a_dialogue(cyberkv: Command) -> None:
+    script = "Hello there\n/evict 3:8\nAnd then?\n/evict 9999:10000\n/evict x\n/evict\n/undo\nMore\n"
+    result = cyberkv("--json", "chat", *SHORT, stdin=script)
+    first, evicted, second, undone, last = result.lines
+    assert evicted["receipt"]["exact"]
+    assert evicted["receipt"]["dropped_tokens"] == 5
+    generated = second["tokens_generated"] - first["tokens_generated"]
+    assert second["tokens_total"] == first["tokens_total"] - 5 + len("And then?") + 4 + generated
+    assert result.stderr.count("/evict takes START:END") == 3
+    assert cyberkv.json("show", undone["root"])["node"]["length"] == first["tokens_total"] - 5
+    assert [each["root"] for each in cyberkv.json("log", "chat")["roots"]] == [turn["root"] for turn in result.lines]
+    # The same by commands, and the control: without the eviction it is another conversation.
+    cyberkv("run", "Hello there", *SHORT, "--name", "steps")
+    cyberkv("evict", "steps", "3:8")
+    assert cyberkv.json("run", "More", *SHORT, "--from", "steps")["text"] == last["text"]
+    assert cyberkv.json("diff", "chat", "steps")["parts_at"] is None
+    assert cyberkv.json("diff", "chat", first["root"])["common_tokens"] == 3
+    assert "nothing is recorded yet" in cyberkv("chat", *SHORT, stdin="/evict 0:1\n").stderr
+
+
+def test_a_dialogue_can_be_drafted(cyberkv: Command) -> None:
+    lines = "One ship, two ships. One ship, two ships.\n/fork\nOne ship, two ships. One ship\n"
+    plain = cyberkv("--json", "chat", "--max-tokens", 30, stdin=lines).lines
+    drafted = cyberkv("--json", "chat", "--max-tokens", 30, "--name", "d", "--draft", "ngram", stdin=lines).lines
+    assert [turn.get("text") for turn in drafted] == [turn.get("text") for turn in plain]
+    assert all(turn["drafted"] > 0 for turn in drafted if "text" in turn)
+    assert all(turn["drafted"] == 0 for turn in plain if "text" in turn)

@@ -1,11 +1,18 @@
 """`doctor`: what it finds, and when it calls something broken."""
 
+import socket
+from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from cyberkv.cli import peers_known, scope, tier_speeds
+from cyberkv.cli.context import Session
+from cyberkv.cybergraph.cid import Cid
+from cyberkv.cybergraph.peers.base import Peer, not_held
 from cyberkv.cybergraph.store.format import FORMAT
 from cyberkv.runtime import canonical, engine
 from cyberkv.runtime.canonical import single_step
@@ -14,7 +21,9 @@ from tests.cli.conftest import Command
 
 def test_a_sound_home(story: Command) -> None:
     found = story.json("doctor")
-    assert set(found) == {"versions", "machine", "home", "models", "kubo", "absent", "problems"}
+    assert set(found) == {
+        "versions", "machine", "home", "models", "tiers", "kubo", "peers", "parts", "absent", "problems",
+    }  # fmt: skip
     assert found["problems"] == []
     assert found["versions"]["torch"] == torch.__version__.partition("+")[0]
     assert set(found["versions"]) >= {"python", "cyberkv", "lmdb", "blake3", "tokenizers", "transformers"}
@@ -97,3 +106,87 @@ def test_a_store_of_a_newer_version_is_broken(story: Command) -> None:
     assert result.exit_code == 5
     assert [problem["kind"] for problem in result.json["problems"]] == ["unsupported-format"]
     assert result.json["home"] is None
+
+
+def test_what_is_real_here_and_what_is_not(story: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def states() -> dict[str, tuple[str, str]]:
+        return {part["name"]: (part["state"], part["note"]) for part in story.json("doctor")["parts"]}
+
+    steps, passages = "many conversations in one step, drafts", "finding passages by meaning (retrieve)"
+    before = states()
+    assert before[steps][0] == "real"
+    assert {state for state, _ in before.values()} <= {"real", "approximate", "optional", "off", "absent"}
+    monkeypatch.setattr(scope, "find_spec", lambda _: None)
+    monkeypatch.setattr(canonical, "try_shared_steps", lambda *_: False)
+    after = states()
+    assert after[passages] == ("optional", "not installed: pip install 'cyberkv[retrieval]'")
+    assert after[steps][0] == "off"
+    assert "tiny: rows of two conversations" in after[steps][1]
+    assert story.json("doctor")["models"][0]["seals"]  # it does not keep a conversation alone from being recorded
+    page = story("doctor").stdout
+    assert "computing on accelerators" in page
+    assert "cyberkv[retrieval]" in page
+
+
+def test_each_tier_is_timed(story: Command, elsewhere: Command, tmp_path: Path) -> None:
+    tiers = story.json("doctor")["tiers"]
+    assert [each["tier"] for each in tiers] == ["L0", "L1", "L2"]
+    assert all(each["latency_s"] > 0 and each["bytes"] == 16 * 3 * 2 * 2 * 16 * 4 for each in tiers)
+    assert elsewhere.json("doctor")["tiers"] == []  # the control: no block, nothing to time
+    assert "no block here to time" in elsewhere("doctor").stdout
+    car = tmp_path / "story.car"
+    root = story.json("publish", "story", "--public", "--yes", "--car", car)["root"]
+    elsewhere("fetch", root, "--from", car, "--trust", "unsigned")
+    found = elsewhere.json("doctor", "--from", car)
+    assert [each["tier"] for each in found["tiers"]] == ["L0", "L1", "L2", "L3"]
+    assert "L3" in elsewhere("doctor", "--from", car).stdout
+
+
+def test_a_private_block_is_named_to_nobody(story: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Cid] = []
+
+    class Listening(Peer):
+        name = "listening"
+
+        def read_many(self, cids: Any, room: Any) -> Any:
+            asked.extend(cids)
+            raise not_held(self.name, cids)
+
+        def close(self) -> None: ...
+
+    for module in (peers_known, tier_speeds):
+        monkeypatch.setattr(module, "open_source", lambda *_, **__: Listening())
+    assert [each["tier"] for each in story.json("doctor", "--from", "http://x")["tiers"]] == ["L0", "L1", "L2"]
+    assert asked == [peers_known.NOBODYS]
+    story("publish", "story", "--public", "--yes")
+    story("doctor", "--from", "http://x")
+    assert len(asked) > 2  # the control: what is public may be asked for
+
+
+def test_a_peer_that_is_down_is_said_with_the_age_of_what_is_believed(
+    story: Command, elsewhere: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    car = tmp_path / "story.car"
+    root = story.json("publish", "story", "--public", "--yes", "--car", car)["root"]
+    elsewhere("fetch", root, "--from", car, "--trust", "unsigned")
+    gave = elsewhere.json("list")["conversations"][0]["created"]
+    later = datetime.fromisoformat(gave) + timedelta(hours=3)
+    monkeypatch.setattr(Session, "now", lambda _: later.strftime("%Y-%m-%dT%H:%M:%SZ"))
+    [known] = elsewhere.json("doctor")["peers"]
+    assert (known["source"], known["gave"], known["age_s"]) == (str(car), gave, 3 * 3600)
+    assert (known["state"], "the last 3.0 h ago; not asked" in known["words"]) == ("not asked", True)
+    assert elsewhere.json("doctor", "--peers")["peers"][0]["state"] == "answers"
+    car.unlink()
+    result = elsewhere("--json", "doctor", "--peers", ok=False)
+    assert result.exit_code != 0
+    [down] = result.json["peers"]
+    assert (down["state"], down["age_s"]) == ("down", 3 * 3600)
+    assert elsewhere.json("doctor")["peers"][0]["state"] == "not asked"
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+        result = elsewhere("doctor", "--from", f"127.0.0.1:{port}", ok=False)
+    assert result.exit_code == 7
+    assert f"peer 127.0.0.1:{port}: gave nothing so far; down" in result.stdout
+    assert "nothing is broken" not in result.stdout
+    assert "healthy" not in result.stdout

@@ -14,6 +14,7 @@ from cyberkv.cli.context import Session
 from cyberkv.cli.rates import FILE_NAME, keep_rate, read_rate
 from cyberkv.cybergraph.cid import Cid
 from cyberkv.cybergraph.errors import TierFull
+from cyberkv.runtime.batching.drafting import PromptLookup
 from cyberkv.runtime.canonical import CHUNK_TOKENS
 from cyberkv.runtime.live import Live
 from cyberkv.runtime.pace import Pace
@@ -21,7 +22,7 @@ from tests.cli.conftest import STORY, Command
 
 KEYS = {
     "root", "name", "text", "tokens_total", "tokens_reused", "tokens_computed", "blocks_new", "prefill_s",
-    "decode_tok_s", "misses",
+    "decode_tok_s", "misses", "verdicts", "drafted", "accepted",
 }  # fmt: skip
 
 
@@ -345,3 +346,51 @@ def test_ctrl_c_in_a_chat_ends_it_and_keeps_the_turn(cyberkv: Command, monkeypat
     assert [turn["interrupted"] for turn in result.lines] == [False, True]
     assert cyberkv.json("show", "chat")["cid"] == result.lines[1]["root"]
     assert "kept as chat" in result.stderr
+
+
+REPEATING = "One ship, two ships. One ship, two ships. One ship, two ships."
+
+
+def test_an_answer_does_not_depend_on_drafts(cyberkv: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = cyberkv.json("run", REPEATING, "--max-tokens", 40, "--name", "plain")
+    drafted = cyberkv.json("run", REPEATING, "--max-tokens", 40, "--name", "drafted", "--draft", "ngram")
+    assert drafted["text"] == plain["text"]
+    assert cyberkv.json("diff", "plain", "drafted")["parts_at"] is None
+    assert drafted["drafted"] >= drafted["accepted"]
+    assert drafted["drafted"] > 0
+    assert (plain["drafted"], plain["accepted"]) == (0, 0)
+    # The control: a drafter that knows the answer is right about all of it, and one that knows nothing about none.
+    tokens = [token for block in cyberkv("walk", "plain", "--json").lines for token in block["tokens"]]
+    for known, right in ((tokens, True), ([7] * len(tokens), False)):
+        monkeypatch.setattr(PromptLookup, "__call__", lambda _, so_far, known=known: list(known[len(so_far) :]))
+        guessed = cyberkv.json("run", REPEATING, "--max-tokens", 20, "--draft", "ngram")
+        assert plain["text"].startswith(guessed["text"].rstrip("\ufffd"))
+        assert (guessed["accepted"] > 10) == right
+        assert (guessed["accepted"] == guessed["drafted"]) == right
+
+
+def test_what_cannot_be_drafted_says_so(cyberkv: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cyberkv.error(2, "run", "Hello", "--draft", "ngram", "--select", "recent")["kind"] == "usage"
+    assert "nothing is drafted" not in cyberkv("run", REPEATING, "--max-tokens", 4, "--draft", "ngram").stderr
+    monkeypatch.setattr("cyberkv.runtime.canonical.try_shared_steps", lambda *_: False)
+    result = cyberkv("--json", "run", REPEATING, "--max-tokens", 4, "--draft", "ngram")
+    assert "nothing is drafted here: rows of two conversations" in result.stderr
+    assert result.json["drafted"] == 0
+
+
+def test_blocks_that_were_here_are_not_new(cyberkv: Command) -> None:
+    for options in ((), ("--draft", "ngram")):
+        prompt = f"{REPEATING} {options}"
+        first = cyberkv.json("run", prompt, "--max-tokens", 40, *options)
+        again = cyberkv.json("run", prompt, "--max-tokens", 40, *options)
+        assert first["blocks_new"] == first["tokens_total"] // 16 - first["tokens_reused"] // 16
+        assert (again["blocks_new"], again["tokens_total"]) == (0, first["tokens_total"])
+        assert again["tokens_reused"] < again["tokens_total"]  # the answer was computed, and gave blocks that were here
+
+
+def test_an_interrupted_prefill_says_what_was_kept(cyberkv: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "interrupted" not in cyberkv("prefill", "-", "--name", "short", stdin=STORY).stderr  # the control
+    interrupt_at(monkeypatch, "_prefill", 0)
+    result = cyberkv("prefill", "-", "--name", "long", stdin=LONG, ok=False)
+    assert result.exit_code == 130
+    assert f"{CHUNK_TOKENS:,} of {len(LONG):,} tokens are recorded as long" in result.stderr
