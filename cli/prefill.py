@@ -1,13 +1,14 @@
 """`prefill`: record a text without generating anything."""
 
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import click
 
 from .context import Session, pass_session
-from .failure import INTERRUPTED
-from .interrupt import stoppable
+from .interrupt import INTERRUPTED, stoppable
 from .names import slug
 from .options import REF, recording_options
 from .output import answer, facts, remark
@@ -16,11 +17,18 @@ from .recording import start, summary
 from .scrubbing import scrubbing
 from .text import count
 
+if TYPE_CHECKING:
+    from ..runtime.live import Live
+
 
 @click.command()
 @click.argument("file", metavar="FILE|-")
 @recording_options
 @click.option("--from", "from_ref", type=REF, help="Conversation to append to.")
+@click.option(
+    "--budget", type=click.IntRange(min=0), metavar="BYTES",
+    help="Load at most this much of what is known of the text; compute the rest.",
+)  # fmt: skip
 @click.pass_context
 @pass_session
 def prefill(
@@ -31,11 +39,12 @@ def prefill(
     model: str | None,
     name: str | None,
     from_ref: str | None,
+    budget: int | None,
 ) -> None:
     """Record a text without generating anything.
 
     The text of FILE, or of stdin for `-`, is taken as it is, without a chat template. Blocks that this home
-    already holds are reused. Interrupted, what was computed so far is recorded.
+    already holds are reused, as `why` says. Interrupted, what was computed so far is recorded.
     """
     text = read_text(file)
     if not text:
@@ -44,6 +53,7 @@ def prefill(
     recording = start(session, model=model, name=name, from_ref=from_ref, base=base)
     tokens = recording.codec.encode(text, special=from_ref is None)
     before = recording.recorded_tokens
+    recording.first_append = partial(cast("Live", recording.live).append, budget_bytes=budget)  # nothing was selected
     with scrubbing(session), stoppable() as stop:
         with suppress(KeyboardInterrupt):
             recording.append_tokens(tokens, stop)

@@ -60,10 +60,11 @@ def why(
 
     Each block has one verdict. HIT: its rows are in this home. FAULT: they are at the source that --from names, and
     have to come from there. RECOMPUTE: it is computed, for the first time or again, because it is absent, damaged, or
-    slower to load than to compute. REFUSE: there is one, and it is not used. ABSTAIN: --budget is spent before it. How
-    fast blocks load is measured here, unless --link says it; how fast they compute is known from the last long prefill
-    of this model, unless --prefill-tok-s says it. `run` loads the first few MiB in any case, to see how fast that goes,
-    and computes where it gains by half.
+    slower to load than to compute. REFUSE: there is one, and it is not used: made under another identity, signed by
+    nobody who is trusted, or given up by `evict`. ABSTAIN: --budget is spent before it. How fast blocks load is
+    measured here, unless --link says it; how fast they compute is known from the last long prefill of this model,
+    unless --prefill-tok-s says it. `run` loads the first few MiB in any case, to see how fast that goes, and computes
+    where it gains by half.
 
     A source is asked only about blocks that came from elsewhere: to ask for a block is to name it.
     """
@@ -107,10 +108,11 @@ def why(
             line = f"{_range(run):>13} {run[0].position_start:>8}  {run[0].verdict:<9} {_tier(run[0]):<2}"
             say(f"{line} {_costs(run)}".rstrip(), fg=color)
         say(f"{data['hits']} of {count(len(verdicts), 'block')} hit, tail of {count(tail_tokens, 'token')}")
-        if missed:
-            say(f"block {missed.index}: {missed.reason}")
-            if missed.cid:
-                say(f"  {missed.cid}")
+        for head, *_ in _runs(verdicts):
+            if head.verdict is not Verdict.HIT:
+                say(f"block {head.index}: {head.reason}")
+                if head.cid:
+                    say(f"  {head.cid}")
 
     answer(session, data, show)
 
@@ -139,8 +141,8 @@ class _There:
 
 
 def _runs(verdicts: Sequence[BlockVerdict]) -> Iterator[list[BlockVerdict]]:
-    """Put blocks side by side together that have the same verdict for the same reason."""
-    for _, run in groupby(verdicts, key=lambda each: (each.verdict, each.difference, each.tier)):
+    """Put blocks side by side together that have the same verdict by the same field."""
+    for _, run in groupby(verdicts, key=lambda each: (each.verdict, each.difference and each.difference[0], each.tier)):
         yield list(run)
 
 

@@ -62,7 +62,7 @@ def resume(engine: Engine, root_cid: Cid) -> Live:
     steps = list(walk(engine.store, root))
     tokens = [token for step in steps for token in step.block.tokens]
     live.check_tokens([*tokens, *root.tail.tokens])
-    live.adopt([step.cid for step in steps], tokens)
+    live.take_recorded([step.cid for step in steps], tokens)
     live.counts.tokens_reused = live.boundary
     live.append(tokens[live.boundary :])
     if root.tail.tokens:

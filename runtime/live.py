@@ -7,6 +7,7 @@ the block fills, it is computed again as one canonical step, swapped in and seal
 
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Tokens
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor
@@ -15,6 +16,7 @@ from ..cybergraph.cid import Cid
 from ..cybergraph.errors import OutOfRange
 from ..cybergraph.index import Index
 from ..cybergraph.prefix import PrefixKey, prefix_key
+from .announce import announce
 from .attention.panels import FLOOR_ROWS
 from .batching.drafting import Drafter
 from .batching.speculation import speculate
@@ -64,8 +66,9 @@ class Live(Reusing, Taking):
 
         Known blocks that would load much more slowly than they compute are computed, too (`pace`), and so are those
         that `budget_bytes` of loads do not cover.
-        A tail is computed again with what follows it. Stopped half-way (KeyboardInterrupt), the conversation holds the
-        whole chunks that were done. Raises `UnsafeNumerics`, `OutOfRange`, `TierFull`.
+        A tail is computed again with what follows it. Failed or stopped half-way (KeyboardInterrupt), the conversation
+        holds the whole chunks that were done, or else what it held before. Raises `UnsafeNumerics`, `OutOfRange`,
+        `TierFull`.
         """
         engine, start = self.engine, self.boundary
         if not tokens:
@@ -81,27 +84,52 @@ class Live(Reusing, Taking):
                 tokens=total,
             )
         carried = len(self.tail)
-        self._cut_to(len(self.blocks))
-        rest = self._reuse(pending, budget_bytes)
-        reused = self.boundary - start
-        self.counts.tokens_reused += max(0, reused - carried)
-        sealer, known, first = Sealer(engine.store, self._index), len(self.blocks), self.boundary
-        started_s, named = engine.pace.clock_s(), list[Sealed]()
-        try:
-            self._prefill_chunks(pending[reused:], sealer, named, progress)
-        finally:
+        with self._tail_set_aside():
+            rest = self._reuse(pending, budget_bytes)
+            reused = self.boundary - start
+            self.counts.tokens_reused += max(0, reused - carried)
+            sealer, known, first = Sealer(engine.store, self._index), len(self.blocks), self.boundary
+            started_s, named = engine.pace.clock_s(), list[Sealed]()
             try:
-                sealer.close()
+                self._prefill_chunks(pending[reused:], sealer, named, progress)
             finally:
-                self._drop_unstored(known + sealer.stored_blocks)
-                self.counts.blocks_new += sealer.new_blocks
-                # The old tail's tokens were counted when they came.
-                self.counts.tokens_computed += max(0, len(self.tokens) - first - max(0, carried - reused))
-                self.counts.executed += rest[: len(self.blocks) - known]
-                for sealed in named:
-                    self.remember(sealed)
+                try:
+                    sealer.close()
+                finally:
+                    self._drop_unstored(known + sealer.stored_blocks)
+                    self.counts.blocks_new += sealer.new_blocks
+                    # The old tail's tokens were counted when they came.
+                    self.counts.tokens_computed += max(0, len(self.tokens) - first - max(0, carried - reused))
+                    self.counts.executed += rest[: len(self.blocks) - known]
+                    for sealed in named:
+                        self.remember(sealed)
         self.sequence.archive(len(self.blocks))
         engine.pace.note_prefill(len(self.tokens) - first, engine.pace.clock_s() - started_s)
+
+    def settle_tail(self) -> None:
+        """Compute a tail again whose rows are provisional, as canonical ones. Failed or stopped, it is what it was."""
+        if self.prefilled < len(self.tail):
+            with self._tail_set_aside() as tail:
+                self._prefill(tail)
+
+    @contextmanager
+    def _tail_set_aside(self) -> Iterator[list[int]]:
+        """Go back to the last block boundary, and give the tail's tokens.
+
+        Where the work is ended before anything came of it, the tail is then again as it was.
+        """
+        engine, tail, prefilled, blocks = self.engine, self.tail, self.prefilled, len(self.blocks)
+        rows = engine.pool.tail_leaves(self.sequence.table[blocks], len(tail)) if tail else []
+        try:
+            self._cut_to(blocks)
+            yield tail
+        except BaseException:
+            if tail and len(self.blocks) == blocks and not self.tail:
+                self._cut_to(blocks)
+                self.sequence.extend_table(self.boundary + len(tail))
+                engine.pool.fill_tail(self.sequence.table[blocks], len(tail), [bytearray(each) for each in rows])
+                self.restore_tail(tail, prefilled, loaded=True)
+            raise
 
     def _prefill_chunks(
         self, tokens: Tokens[int], sealer: Sealer, named: list[Sealed], progress: Progress | None
@@ -136,8 +164,8 @@ class Live(Reusing, Taking):
         self._hidden = None
 
     def _drop_unstored(self, stored_blocks: int) -> None:
-        """After a failed write, go back to what is stored, as if the rest had not been computed."""
-        if stored_blocks < len(self.blocks):
+        """After a failure, go back to what is named and stored, as if the rest had not been computed."""
+        if stored_blocks < len(self.blocks) or len(self.tail) >= self.engine.geometry.block_size:
             self._cut_to(stored_blocks)
 
     def _prefill(self, tokens: Tokens[int]) -> Sealed | None:
@@ -329,7 +357,7 @@ class Live(Reusing, Taking):
             raise OutOfRange(f"cannot fork at {at}, the conversation has {len(self.tokens)} tokens", at=at)
         engine, (full, rest) = self.engine, divmod(at, self.engine.geometry.block_size)
         table, unread = self.sequence.table, self.sequence.unread_blocks(full)
-        bring_back(engine.store, engine.pool, table, self.blocks, unread, min(full + 1, len(self.blocks)))
+        bring_back(engine.residency, table, self.blocks, unread, min(full + 1, len(self.blocks)))
         return {
             "tokens": self.tokens[:at], "blocks": self.blocks[:full], "_keys": self._keys[:full], "_hidden": None,
             "prefilled": rest if full < len(self.blocks) else min(rest, self.prefilled),
@@ -348,8 +376,10 @@ class Live(Reusing, Taking):
         For approximate conversations alone: full blocks are stored, and never indexed. Raises `TierFull`.
         """
         self.tokens += tokens
+        engine = self.engine
         if sealed := self._name_full():
-            self.counts.blocks_new += store_blocks(self.engine.store, None, sealed)
+            announce(engine.store, engine.model_cid, engine.geometry.block_size, self.blocks, self.approx or "placed")
+            self.counts.blocks_new += store_blocks(engine.store, None, sealed)
         self.prefilled, self._hidden = len(self.tail), None
 
     def close(self) -> None:

@@ -14,7 +14,18 @@ from ..cybergraph.cid import Cid
 from ..cybergraph.identity import Difference
 from ..cybergraph.nodes import Block
 from ..cybergraph.prefix import PrefixKey, prefix_key
-from ..cybergraph.verdict import BlockVerdict, Rates, Tier, Verdict, plan
+from ..cybergraph.verdict import (
+    Approximation,
+    BlockVerdict,
+    Located,
+    Rates,
+    Refusal,
+    Tier,
+    Verdict,
+    find_unusable,
+    measured_error,
+    plan,
+)
 from .adopt import adopt_blocks
 from .engine import Engine
 from .pool import ARCHIVED
@@ -48,6 +59,7 @@ class Reusing:
     """The part of a live conversation that takes blocks which exist."""
 
     engine: Engine
+    approx: str | None
     tokens: list[int]
     blocks: list[Cid]
     counts: Counts
@@ -68,15 +80,50 @@ class Reusing:
         At most `budget_bytes` are to be loaded; without `rates`, the speed of loading is not known.
         """
         engine, size = self.engine, self.engine.geometry.block_size
+        keys, first, last = self.prefixes_of(pending), len(self.blocks), self.blocks[-1] if self.blocks else None
+        known = engine.index.lookup_chain(keys, engine.domain.name, after=last)
+        before, at = known[-1] if known else last, first + len(known)
+        refusals: dict[int, Refusal] = {}
+        if not self.approx:  # of what is approximate no text was filed, and none could be given up
+            refusals = find_unusable(engine.index, keys[len(known) :], first=at, prev=before)
         return plan(
-            engine.residency.locate(self._known(pending)), blocks=len(pending) // size, block_size=size,
-            rates=rates or engine.pace.rates(), first_block=len(self.blocks), budget_bytes=budget_bytes,
+            engine.residency.locate(known), blocks=len(keys), block_size=size,
+            rates=rates or engine.pace.rates(), first_block=first, budget_bytes=budget_bytes,
+            refusals=refusals,
         )  # fmt: skip
 
-    def _known(self, pending: Tokens[int]) -> list[Cid]:
-        """Find the longest run of blocks that the index has for the next tokens."""
-        engine, last = self.engine, self.blocks[-1] if self.blocks else None
-        return engine.index.lookup_chain(self.prefixes_of(pending), engine.domain.name, after=last)
+    def plan_recorded(self, blocks: Tokens[Cid]) -> list[BlockVerdict]:
+        """Decide about the blocks of a root, which come next. Nothing moves.
+
+        A root names its bytes, and computing might give others: so all that is there is loaded, however slowly. Of an
+        approximate conversation, what the index does not have is RECONCILED.
+        """
+        engine, size, first = self.engine, self.engine.geometry.block_size, len(self.blocks)
+        located = engine.residency.locate(blocks)
+        exact = self.exact_blocks(blocks)
+        near = {
+            first + i: Approximation(
+                each.cid, measured_error(self.approx), self.approx, each.load_bytes, each.tier
+            )
+            for i, each in enumerate(located.places[exact:], exact)
+            if self.approx
+        }  # fmt: skip
+        if near:
+            located = Located(located.places[:exact])
+        return plan(
+            located, blocks=len(blocks), block_size=size, rates=Rates(), first_block=first, approximations=near
+        )  # fmt: skip
+
+    def exact_blocks(self, blocks: Tokens[Cid]) -> int:
+        """Count the leading blocks that are exact, as far as is known: what is approximate is never indexed."""
+        if not self.approx:
+            return len(blocks)
+        index = self.engine.index
+        return next((i for i, cid in enumerate(blocks) if index.domain_of(cid) is None), len(blocks))
+
+    def take_recorded(self, blocks: Tokens[Cid], tokens: Tokens[int]) -> None:
+        """Take the blocks of a root, by plan, as far as they verify and bind to `tokens`."""
+        self._take(_leading(self.plan_recorded(blocks)), tokens)
 
     def prefixes_of(self, pending: Tokens[int]) -> list[PrefixKey]:
         """Give the prefix keys of the full blocks of tokens that follow the last full block."""
@@ -121,13 +168,19 @@ class Reusing:
                 replace(each, verdict=Verdict.RECOMPUTE, reason=why, compute_tokens=size, difference=None)
                 for each, why in [(first, miss.reason), *((each, reason) for each in others)]
             ]
+        elif rest and (known := self._missed(self.boundary)):  # what a root named, and was not there
+            cid = None if known.cid is None else Cid.parse(known.cid)
+            rest[0] = replace(rest[0], reason=known.reason, cid=cid)
         elif rest and rest[0].cid is not None:  # one that could have been had
             self._miss(Miss(self.boundary, rest[0].reason, str(rest[0].cid)))
         return rest
 
+    def _missed(self, position: int) -> Miss | None:
+        return next((known for known in self.counts.misses if known.position_start == position), None)
+
     def _miss(self, miss: Miss) -> None:
         """Keep why reuse ended, once for each place."""
-        if all(known.position_start != miss.position_start for known in self.counts.misses):
+        if self._missed(miss.position_start) is None:
             self.counts.misses.append(miss)
 
     def adopt(self, blocks: Tokens[Cid], tokens: Tokens[int]) -> None:
@@ -139,10 +192,13 @@ class Reusing:
             self._take_block(cid, tokens[i * size : (i + 1) * size])
         if adopted.cids:
             self._hidden = None
+        exact = self.exact_blocks(adopted.cids)
         self.counts.executed += [
-            taken(first + i, size, cid, tier, engine.geometry.block_bytes)
+            taken(
+                first + i, size, cid, tier, engine.geometry.block_bytes, approx=self.approx if i >= exact else None
+            )
             for i, (cid, tier) in enumerate(zip(adopted.cids, adopted.tiers, strict=True))
-        ]
+        ]  # fmt: skip
         if adopted.miss:
             self._miss(adopted.miss)
 
@@ -171,8 +227,16 @@ def _leading(planned: list[BlockVerdict]) -> list[BlockVerdict]:
     return planned[:ends]
 
 
-def taken(index: int, size: int, cid: Cid, tier: Tier, block_bytes: int) -> BlockVerdict:
-    """Say what was done with a block that was adopted."""
+def taken(
+    index: int, size: int, cid: Cid, tier: Tier, block_bytes: int, *, approx: str | None = None
+) -> BlockVerdict:  # fmt: skip
+    """Say what was done with a block that was adopted; `approx` says why it is not exact."""
+    if approx is not None:
+        near = Approximation(cid, measured_error(approx), approx, 0 if tier is Tier.L0 else block_bytes, tier)
+        return BlockVerdict(
+            index, index * size, Verdict.RECONCILED, approx, cid, near.difference, load_bytes=near.load_bytes,
+            tier=tier, error=near.error,
+        )  # fmt: skip
     if tier is Tier.L0:
         return BlockVerdict(index, index * size, Verdict.HIT, "", cid, tier=tier)
     asked = Difference("tier", str(Tier.L0), str(tier))

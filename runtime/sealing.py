@@ -48,16 +48,19 @@ def name_blocks(
     return sealed
 
 
-def store_blocks(store: Store, index: Index | None, sealed: Sealed) -> None:
+def store_blocks(store: Store, index: Index | None, sealed: Sealed) -> int:
     """Store named blocks durably, then index them. A crash between the two costs a later lookup a miss.
 
-    Without an index they are only stored: approximate blocks must not be found by their inputs.
+    Without an index they are only stored: approximate blocks must not be found by their inputs. Returns how many of the
+    blocks were not here before.
 
     Raises `TierFull`.
     """
+    new = sum(not store.has(cid) for cid in sealed.cids)
     store.put_many(sealed.items, hashed=True)
     if index is not None:
         index.add_blocks(sealed.entries)
+    return new
 
 
 class Sealer:
@@ -73,6 +76,8 @@ class Sealer:
         self._pending: Future[None] | None = None
         self.stored_blocks = 0
         """Blocks stored and indexed so far."""
+        self.new_blocks = 0
+        """Those among them that were not here before."""
 
     def store(self, sealed: Sealed) -> None:
         """Hand over a batch; waits for the one before it. Raises what that one raised."""
@@ -80,7 +85,7 @@ class Sealer:
         self._pending = self._thread.submit(self._write, sealed)
 
     def _write(self, sealed: Sealed) -> None:
-        store_blocks(self._store, self._index, sealed)
+        self.new_blocks += store_blocks(self._store, self._index, sealed)
         self.stored_blocks += len(sealed.cids)
 
     def wait(self) -> None:

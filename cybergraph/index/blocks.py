@@ -6,6 +6,9 @@ next         model and block -> the blocks that continue it
 divergences  keyed prefix, prev and domain -> the blocks that should have been one
 
 A keyed prefix is a prefix key under the secret of the index: the tables cannot be asked without that.
+
+Beside them, among what cannot be computed: keyed prefix -> a block that was given up by an edit, until it is computed
+again or deleted.
 """
 
 from collections.abc import Iterable, Iterator
@@ -34,6 +37,8 @@ from .signers import SIGNED, signed_domain, signer_of, usable
 DERIVED_TABLES: Final = {"found": False, "blocks": False, "next": True, "divergences": False}
 _KEY_BYTES: Final = 32
 _UNKNOWN: Final = UNKNOWN_DOMAIN.encode()
+_GIVEN_UP: Final = b"given-up "
+"""Begins the keys of notes in the table `meta`, which an index of any version has."""
 
 
 class BlockTables:
@@ -79,6 +84,7 @@ class BlockTables:
         """Add one block within a transaction."""
         tables, domain, prev = self._database, encode_domain(entry.domain), pack_prev(entry.prev)
         key, known = self.filed_as(entry.prefix), txn.get(entry.block, db=tables["blocks"])
+        txn.delete(_GIVEN_UP + key, db=tables["meta"])
         if known is not None and known[:_KEY_BYTES] != key:
             raise Corrupt(
                 f"block {entry.block} is indexed under another prefix key",
@@ -104,14 +110,54 @@ class BlockTables:
         return Divergence(key, entry.domain, entry.prev, unpack_cids(b"".join(blocks)))
 
     def remove_blocks(self, cids: Iterable[Cid]) -> int:
-        """Forget blocks (a recorded divergence stays) and return how many were known."""
-        rows = list(cids)
-        return self._database.write(lambda txn: sum(self._remove(txn, cid) for cid in rows))
+        """Forget blocks (a recorded divergence stays), and that they were given up. Returns how many were known."""
+        gone = set(cids)
 
-    def _remove(self, txn: Transaction, cid: Cid) -> bool:
+        def work(txn: Transaction) -> int:
+            for key in [key for key, cid in self._notes(txn) if cid in gone]:
+                txn.delete(key, db=self._database["meta"])
+            return sum(self._remove(txn, cid) is not None for cid in sorted(gone))
+
+        return self._database.write(work)
+
+    def give_up(self, cids: Iterable[Cid]) -> int:
+        """Forget blocks because of an edit, and note so under their keyed prefixes. Returns how many were known.
+
+        A note ends when such a text is computed and filed again, or its block is removed. A rebuild keeps to it.
+        """
+        rows = list(cids)
+
+        def work(txn: Transaction) -> int:
+            keys = [(self._remove(txn, cid), cid) for cid in rows]
+            for key, cid in keys:
+                if key is not None:
+                    txn.put(_GIVEN_UP + key, cid, db=self._database["meta"])
+            return sum(key is not None for key, _ in keys)
+
+        return self._database.write(work)
+
+    def given_up(self, prefix: PrefixKey) -> Cid | None:
+        """Give the block of a text that was given up and not computed since."""
+        with self._database.read() as txn:
+            return self.noted(txn, prefix)
+
+    def noted(self, txn: Transaction, prefix: PrefixKey) -> Cid | None:
+        """Do the work of `given_up` within a transaction."""
+        row = txn.get(_GIVEN_UP + self.filed_as(prefix), db=self._database["meta"])
+        return None if row is None else Cid(row)
+
+    def _notes(self, txn: Transaction) -> Iterator[tuple[bytes, Cid]]:
+        with txn.cursor(self._database["meta"]) as cursor:
+            found = cursor.set_range(_GIVEN_UP)
+            while found and cursor.key().startswith(_GIVEN_UP):
+                yield cursor.key(), Cid(cursor.value())
+                found = cursor.next()
+
+    def _remove(self, txn: Transaction, cid: Cid) -> bytes | None:
+        """Forget one block, and give the keyed prefix that it was filed under."""
         tables = self._database
         if (known := txn.pop(cid, db=tables["blocks"])) is None:
-            return False
+            return None
         key, model = known[:_KEY_BYTES], Cid(known[_KEY_BYTES:])
         answers = list(unpack_found(txn.get(key, default=b"", db=tables["found"])))
         for block, prev, _ in answers:
@@ -122,7 +168,7 @@ class BlockTables:
             txn.put(key, rest, db=tables["found"])
         else:
             txn.delete(key, db=tables["found"])
-        return True
+        return bytes(key)
 
     def lookup(self, prefix: PrefixKey) -> list[Found]:
         """List the blocks of a prefix key, in the order they were added."""

@@ -61,6 +61,8 @@ def rebuild(index: "Index", database: Database, store: Store, secret: bytes | No
             if (prefix := survey.prefix_key_of(store, cid)) is None:
                 detached.append(cid)
                 continue
+            if index.noted(txn, prefix) == cid:  # given up by an edit
+                continue
             for domain in domains.get(cid, [UNKNOWN_DOMAIN]):
                 index.add(txn, IndexEntry(prefix, cid, prev, model, domain))
             indexed += 1

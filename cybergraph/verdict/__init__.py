@@ -4,7 +4,7 @@ There are six, and exactly one holds for a block (`Verdict`). The plan for a tex
 what was found, the measured speeds and the budget; the runtime does what its plan says, and `cyberkv why` shows it.
 """
 
-from .home import find_here, find_refusals, known_models
+from .home import find_here, find_refusals, find_unusable, known_models
 from .kinds import (
     Approximation,
     BlockVerdict,
@@ -16,10 +16,11 @@ from .kinds import (
     Tier,
     Verdict,
     choose,
+    measured_error,
 )
 from .planning import plan
 
 __all__ = [
     "Approximation", "BlockVerdict", "Choice", "Located", "Place", "Rates", "Refusal", "Tier", "Verdict",
-    "choose", "find_here", "find_refusals", "known_models", "plan",
+    "choose", "find_here", "find_refusals", "find_unusable", "known_models", "measured_error", "plan",
 ]  # fmt: skip

@@ -4,7 +4,7 @@ Prefix keys find blocks, blocks name leaves, and the identities of other models 
 seen from one recorded under another identity.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -14,11 +14,12 @@ from ..errors import BadReference, Corrupt, CyberKVError, NotFound
 from ..identity import Difference, diff
 from ..index import Index, disagreement
 from ..nodes import Block, Model
-from ..prefix import prefix_keys
+from ..prefix import PrefixKey, prefix_keys
 from ..store.base import Store
 from .kinds import Located, Place, Refusal, Tier
 
 _ANY_DOMAIN = ""
+GIVEN_UP = "an edit took this text out, and it was not computed since"
 
 Elsewhere = Callable[[Cid, Sequence[Cid]], int | None]
 """Gives the bytes of leaves of a block if a peer shows to have them all; their names become known to it."""
@@ -61,13 +62,14 @@ def find_refusals(
 ) -> dict[int, Refusal]:
     """Say for the blocks behind `located` which exist and are not used, by their place in the text.
 
-    Looked at: blocks that came from elsewhere and that nobody vouches for, and what other identities recorded here.
+    Looked at: what `find_unusable` does, and what other identities recorded here.
     """
     first, blocks = len(located.places), len(tokens) // model.block_size
     if first == blocks or located.failure:
         return {}
-    if (foreign := _foreign(index, model, tokens, located)) is not None:
-        return {first: foreign}
+    keys = islice(prefix_keys(model.cid(), tokens, model.block_size), first, None)
+    if unusable := find_unusable(index, keys, first=first, prev=located.places[-1].cid if located.places else None):
+        return unusable
     rivals = list(_rivals(store, index, model, tokens))
     found = {}
     for i in range(first, blocks):
@@ -76,10 +78,25 @@ def find_refusals(
     return found
 
 
-def _foreign(index: Index, model: Model, tokens: Sequence[int], located: Located) -> Refusal | None:
-    """Say why the next block is not used although one came from elsewhere; None where none did."""
-    at, prev = len(located.places), located.places[-1].cid if located.places else None
-    key = next(islice(prefix_keys(model.cid(), tokens, model.block_size), at, None))
+def find_unusable(index: Index, prefixes: Iterable[PrefixKey], *, first: int, prev: Cid | None) -> dict[int, Refusal]:
+    """Say which blocks of this model exist and are not used, from block `first` on, by their place in the text.
+
+    `prefixes` are the keys from there on, `prev` is the block before it. Looked at: texts that an edit gave up, and a
+    block that came from elsewhere and that nobody vouches for. Stops drawing where there is neither.
+    """
+    found: dict[int, Refusal] = {}
+    for at, prefix in enumerate(prefixes, first):
+        if (gone := index.given_up(prefix)) is not None:
+            found[at] = Refusal(GIVEN_UP, gone, Difference("given_up", False, True))  # noqa: FBT003
+            continue
+        if at == first and (foreign := _foreign(index, prefix, prev)) is not None:
+            found[at] = foreign
+        break
+    return found
+
+
+def _foreign(index: Index, key: PrefixKey, prev: Cid | None) -> Refusal | None:
+    """Say why a block is not used although one came from elsewhere; None where none did."""
     answers = [each for each in index.lookup(key) if each.prev == prev]
     if rivals := disagreement(answers, prev, index.trusted):
         signers = ", ".join(sorted({signer.hex() for signer in rivals.values()}))

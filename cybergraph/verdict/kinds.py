@@ -6,6 +6,7 @@ Choice(load_s=0.00524288, compute_s=0.016)
 True
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
@@ -13,6 +14,22 @@ from typing import assert_never
 
 from ..cid import Cid
 from ..identity import Difference
+
+OFF_BY = "off by "
+"""What stands before a measured error, in the reason why a root is approximate."""
+_ERROR = re.compile(rf"{OFF_BY}(\d+(?:\.\d+)?(?:e[+-]\d+)?)")
+
+
+def measured_error(reason: str) -> float | None:
+    """Read the error that a reason names; None where it names none, or other reasons join it.
+
+    >>> measured_error("splice: 20% of the documents recomputed, K/V of layer 1 off by 0.25, KL 1e-05")
+    0.25
+    >>> measured_error("fast eviction of 3:8: its influence survives in deeper layers") is None
+    True
+    """
+    found = None if "; " in reason else _ERROR.search(reason)
+    return float(found[1]) if found else None
 
 
 class Tier(IntEnum):
@@ -41,9 +58,9 @@ class Verdict(StrEnum):
     RECOMPUTE = "RECOMPUTE"
     """Computed: absent, damaged, no longer surely there, or cheaper to compute than to load."""
     REFUSE = "REFUSE"
-    """Not used, though there is one: made under another identity (the reason names the first field that differs),
-    sealed, given up, or made elsewhere where nobody vouches for it, or several do and contradict one another. It is
-    computed."""
+    """Not used, though there is one: made under another identity (the reason names the first field that differs), given
+    up by an edit, or made elsewhere where nobody vouches for it, or several do and contradict one another. It is
+    computed. (What is sealed tells nothing of its text, so no text can meet it: to go on from it is an error.)"""
     ABSTAIN = "ABSTAIN"
     """Not loaded: the bytes of this request were spent before it."""
     RECONCILED = "RECONCILED"
@@ -85,7 +102,7 @@ class BlockVerdict:
     tier: Tier | None = None
     """Where it is; None where it is nowhere that was looked at."""
     error: float | None = None
-    """For what was reconciled: its measured error, in the measure that the reason names."""
+    """For what was reconciled: its measured error, in the measure that the reason names; None where none was taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,8 +186,13 @@ class Approximation:
     """A block that stands in for the exact one."""
 
     cid: Cid
-    error: float
-    """As it was measured, in the measure that `reason` names."""
+    error: float | None
+    """As it was measured, in the measure that `reason` names; None where none was taken."""
     reason: str
     load_bytes: int = 0
     tier: Tier = Tier.L0
+
+    @property
+    def difference(self) -> Difference:
+        """What tells it from an exact block."""
+        return Difference("approx", None, self.reason) if self.error is None else Difference("error", 0.0, self.error)

@@ -107,7 +107,7 @@ def _placed(
 def _reconciled(computed: BlockVerdict, near: Approximation, rates: Rates) -> BlockVerdict:
     return replace(
         computed, verdict=Verdict.RECONCILED, reason=near.reason, cid=near.cid, error=near.error, tier=near.tier,
-        difference=Difference("error", 0.0, near.error), compute_tokens=0,
+        difference=near.difference, compute_tokens=0,
         load_bytes=near.load_bytes, load_s=rates.load_s(near.tier, near.load_bytes),
     )  # fmt: skip
 

@@ -138,7 +138,7 @@ def _survivors(live: Live, cuts: Sequence[Cut], start: int) -> list[int]:
 def _move_rows(live: Live, draft: Live, first_block: int, positions: Sequence[int]) -> None:
     """Copy the raw rows of `positions` to where they stand in the draft, from `first_block` on."""
     engine, size, rows = live.engine, live.engine.geometry.block_size, live.engine.pool.rows
-    bring_back(engine.store, engine.pool, live.sequence.table, live.blocks, first_block, len(live.blocks))
+    bring_back(engine.residency, live.sequence.table, live.blocks, first_block, len(live.blocks))
     end = first_block * size + len(positions)
     draft.sequence.reserve(end)
     draft.sequence.extend_table(end)
@@ -164,7 +164,7 @@ def _invalidate(live: Live, dropped: Sequence[Cid], *, kept: Sequence[Cid]) -> i
     """Take what follows from the dropped blocks out of the index."""
     index = live.engine.index
     found = derived(index, live.engine.model_cid, dropped, kept=kept)
-    return index.remove_blocks(found) if found else 0
+    return index.give_up(found) if found else 0
 
 
 def _take(live: Live, draft: Live) -> int:

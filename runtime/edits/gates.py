@@ -18,7 +18,6 @@ from ...cybergraph.private import open_regular
 
 MAX_VERDICTS: Final = 1024
 MAX_PATTERN_FILE_BYTES: Final = 1 << 20
-_SHOWN_CHARS: Final = 60
 _REASON_BYTES: Final = 512
 
 
@@ -62,22 +61,27 @@ class PatternGate:
         try:
             with open_regular(path) as file:
                 data = file.read(MAX_PATTERN_FILE_BYTES + 1)
-            lines = [line.strip() for line in data.decode().splitlines()]
+            if len(data) > MAX_PATTERN_FILE_BYTES:
+                raise LimitExceeded(
+                    f"{path!s:.200} has more than {MAX_PATTERN_FILE_BYTES} bytes", hint="shorten the list"
+                )
+            lines = [line.strip() for line in data.decode("utf-8-sig").splitlines()]
         except (OSError, UnicodeDecodeError) as error:
             raise BadReference(f"no list of texts in {path!s:.200}: {error}", hint="give a file with a text a line",
                                path=str(path)[:200]) from error  # fmt: skip
-        if len(data) > MAX_PATTERN_FILE_BYTES:
-            raise LimitExceeded(f"{path!s:.200} has more than {MAX_PATTERN_FILE_BYTES} bytes", hint="shorten the list")
         patterns = tuple(line.casefold() for line in lines if line and not line.startswith("#"))
         if not patterns:
             raise BadReference(f"{path!s:.200} holds no text", hint="give a file with a text a line")
         return cls(f"texts:{hashlib.sha256(data).hexdigest()[:16]}", patterns)
 
     def __call__(self, tokens: Sequence[int], text: str, digest: bytes) -> Verdict:  # noqa: ARG002
-        """Look for each of the texts."""
+        """Look for each of the texts, and name the one that is found by its number.
+
+        A verdict is kept when the span is gone or locked, and must not say again what that said.
+        """
         folded = text.casefold()
-        found = next((pattern for pattern in self.patterns if pattern in folded), None)
-        reason = "holds none of the texts" if found is None else f"holds {found[:_SHOWN_CHARS]!r}"
+        found = next((number for number, pattern in enumerate(self.patterns, 1) if pattern in folded), None)
+        reason = "holds none of the texts" if found is None else f"holds text {found} of the list"
         return Verdict(digest, self.name, found is not None, reason)
 
 

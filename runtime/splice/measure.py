@@ -49,7 +49,7 @@ def copy_rows(live: Live, count: int) -> Tensor:
     """
     engine, table = live.engine, live.sequence.table
     full = min(len(live.blocks), -(-count // engine.geometry.block_size))
-    bring_back(engine.store, engine.pool, table, live.blocks, 0, full)
+    bring_back(engine.residency, table, live.blocks, 0, full)
     return _copy(engine, table, count)
 
 

@@ -16,23 +16,10 @@ from ..attention.panels import FLOOR_ROWS
 from ..models.config import DecoderConfig
 from ..models.decoder import Decoder
 from ..quant import AsComputed, Packing, packed
-from ..rope import Rotary
+from ..rope import Rotary, turn
 
 STEP_ROWS = 256
 """Rows of one step: bounds the mask, which has a column for each key."""
-
-
-def rotate_at(rotary: Rotary, rows: Tensor, positions: Tensor) -> Tensor:
-    """Turn rows that stand at `positions`, with the bytes that `Rotary.rotate` gives each of them.
-
-    Shapes: [n, heads, head_dim] and [n] -> [n, heads, head_dim], a new tensor.
-    """
-    half = rows.shape[-1] // 2
-    cos, sin = rotary.cos[positions], rotary.sin[positions]
-    turned = rows * cos
-    turned[..., :half].sub_(rows[..., half:] * sin[..., :half])
-    turned[..., half:].add_(rows[..., :half] * sin[..., half:])
-    return turned
 
 
 class ScatteredCache:
@@ -83,7 +70,7 @@ class ScatteredCache:
             qk, v = made.qk, made.seen_v
             self.rows[at, layer, 0], self.rows[at, layer, 1] = qk[:rows, heads:], v[:rows]
         if kind.rotated:
-            qk = rotate_at(self._rotary, qk, self._positions)
+            qk = turn(qk, self._rotary.cos[self._positions], self._rotary.sin[self._positions])
         keys, values = self._hot[0, layer], self._hot[1, layer]
         if not self._frozen:
             keys[:, at], values[:, at] = qk[:rows, heads:].transpose(0, 1), v[:rows].transpose(0, 1)

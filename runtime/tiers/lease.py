@@ -1,11 +1,12 @@
 """Leases: pool rows that stay where they are for as long as somebody uses them."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
 from ...cybergraph.cid import Cid
+from ...cybergraph.errors import CyberKVError
 from ...cybergraph.verdict import Tier
 
 
@@ -17,6 +18,8 @@ class Miss:
     """First position that has to be computed."""
     reason: str
     cid: str | None = None
+    error: CyberKVError | None = field(default=None, compare=False, repr=False)
+    """What was raised, for whoever cannot go on without the block."""
 
 
 class Lease:

@@ -39,7 +39,7 @@ def drop_failed(store: Store, position_start: int, error: CyberKVError) -> Miss:
     if isinstance(error, DigestMismatch) and cid:
         store.drop_damaged([Cid.parse(str(cid))])
     way_back = "; if it was fetched, `cyberkv fetch` brings it back" if isinstance(error, NotFound) else ""
-    return Miss(position_start, error.message + way_back, str(cid) if cid else None)
+    return Miss(position_start, error.message + way_back, str(cid) if cid else None, error)
 
 
 @dataclass(slots=True)

@@ -91,10 +91,6 @@ class MoveLog:
         """Give the bytes that came out of a tier to another one."""
         return sum(size for (source, target), size in self.bytes.items() if source is tier and target is not None)
 
-    def written_bytes(self, tier: Tier) -> int:
-        """Give the bytes that went into a tier."""
-        return sum(size for (_, target), size in self.bytes.items() if target is tier)
-
 
 def replay(moves: Iterable[Move]) -> dict[Cid, set[Tier]]:
     """Say from a whole log which blocks are in memory, and where."""

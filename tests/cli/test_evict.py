@@ -1,10 +1,13 @@
 """`evict` from the command line: what goes, what it says, what stays private, and the way back."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tokenizers import pre_tokenizers
 
+from cyberkv.cli import editing
+from cyberkv.cli.editing import Edited
 from cyberkv.cli.interrupt import Stop
 from cyberkv.cybergraph.chain import load_root, tokens
 from cyberkv.cybergraph.cid import Cid
@@ -36,6 +39,26 @@ def indexed(command: Command) -> int:
 def test_the_fixture_is_what_it_seems(story: Command) -> None:
     assert text_of(story, root_of(story, "story")) == STORY
     assert indexed(story) == 5
+
+
+def test_a_name_that_moved_on_meanwhile_is_refused_by_both_roots(
+    story: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, other = root_of(story, "story"), story.json("fork", "story", "--at", 20, "--name", "other")["root"]
+    carry_marks = editing._carry_marks
+
+    def another_process(edited: Any, *rest: Any, **options: Any) -> None:
+        edited.session.index.set_head("story", Cid.parse(other), "")
+        carry_marks(edited, *rest, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(editing, "_carry_marks", another_process)
+        error = story.error(5, "evict", "story", "20:30", "--forget")
+    assert (error["field"], error["expected"], error["got"]) == ("head", old, other)
+    assert [each["root"] for each in story.json("log", "story")["roots"]] == [old, other]
+    assert text_of(story, old) == STORY
+    done = story.json("evict", "story", "10:15", "--forget")  # the control: as it stands now
+    assert [each["root"] for each in story.json("log", "story")["roots"]] == [done["root"]]
 
 
 def test_an_exact_eviction_is_what_was_never_said(story: Command, elsewhere: Command) -> None:
@@ -272,3 +295,73 @@ def test_what_edits_keep_never_leaves(story: Command, tmp_path: Path) -> None:
     data = (tmp_path / "story.car").read_bytes()
     assert b"ships-secret-name" not in data
     assert b"cyberkv/edit" not in data
+
+
+HIDDEN = "counted forty-one ships"
+SAID = STORY.index(HIDDEN)
+
+
+@pytest.mark.parametrize(("mode", "public_tokens"), [("exact", len(STORY) - len(HIDDEN)), ("fast", SAID)])
+def test_what_holds_the_influence_of_something_private_is_private(
+    mode: str, public_tokens: int, story: Command
+) -> None:
+    rest = f"{SAID + len(HIDDEN)}:"
+    story("mark", "story", "--public", f"0:{SAID}", "--public", rest)
+    story("mark", "story", "--private", f"{SAID}:{SAID + len(HIDDEN)}")
+    story("evict", "story", f"{SAID}:{SAID + len(HIDDEN)}", "--mode", mode)
+    assert story.json("mark", "story")["public_tokens"] == public_tokens
+    plan = story.json("publish", "story", "--public", "--dry-run")
+    assert plan["text"] == (STORY[:SAID] + STORY[SAID + len(HIDDEN) :])[:public_tokens]
+
+
+def test_a_fast_eviction_of_what_was_public_hides_nothing(story: Command) -> None:
+    story("mark", "story", "--public", "0:")
+    story("evict", "story", f"{AT}:{END}", "--mode", "fast")
+    assert story.json("mark", "story")["public_tokens"] == len(STORY) - len(SPAN)
+
+
+def test_what_was_said_to_be_private_of_just_these_tokens_stays_so(story: Command) -> None:
+    story("prefill", "-", "--name", "again", stdin=STORY[:AT] + STORY[END:])
+    story("mark", "again", "--private", "60:")
+    story("mark", "story", "--public", "0:")
+    story("evict", "story", f"{AT}:{END}")
+    assert story.json("mark", "story")["public_tokens"] <= 60
+
+
+@pytest.mark.parametrize("text", ["\U000e0041" * 100, "é" * 60, "\x01" * 60])
+def test_a_gate_finds_what_cannot_be_printed(text: str, story: Command, tmp_path: Path) -> None:
+    (tmp_path / "list").write_text(f"other\n{text}\n")
+    story("prefill", "-", "--name", "odd", stdin=f"before {text} after")
+    done = story.json("evict", "odd", "0:", "--gate", tmp_path / "list")
+    assert [each["reason"] for each in done["verdicts"]] == ["holds text 2 of the list"]
+
+
+def test_a_list_that_is_too_long_is_told_so_wherever_it_is_cut(story: Command, tmp_path: Path) -> None:
+    (tmp_path / "list").write_text("é" * (1 << 20))
+    assert story.error(4, "evict", "story", "0:", "--gate", tmp_path / "list")["kind"] == "limit-exceeded"
+
+
+def test_what_gates_said_does_not_outlive_a_lock(story: Command, tmp_path: Path) -> None:
+    (tmp_path / "list").write_text("forty-one\n")
+    story("evict", "story", f"{AT}:{END}", "--name", "ships")
+    story("evict", "story", "--gate", tmp_path / "list")
+    story("lock", "story", "--weak")
+    files = [file for file in story.home.rglob("*") if file.is_file() and "models" not in file.parts]
+    assert [file for file in files if b"forty-one" in file.read_bytes()] == []
+
+
+@pytest.mark.parametrize("mode", ["exact", "fast", "rollback"])
+def test_what_went_on_meanwhile_is_not_lost(mode: str, story: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    story("prefill", "-", "--name", "other", stdin="what another process recorded meanwhile")
+    other, elsewhere = root_of(story, "other"), Edited.elsewhere
+
+    def meanwhile(edited: Edited, start: int) -> tuple[str, ...]:
+        edited.session.index.set_head("story", Cid.parse(other), "")
+        return elsewhere(edited, start)
+
+    monkeypatch.setattr(Edited, "elsewhere", meanwhile)
+    assert "moved on" in story.error(5, "evict", "story", f"{AT}:", "--mode", mode)["message"]
+    assert root_of(story, "story") == other
+    monkeypatch.undo()
+    assert story.json("evict", "story", "3:9", "--mode", "exact")["receipt"]["exact"]  # the control
+    assert story.json("fsck")["findings"] == []

@@ -25,6 +25,11 @@ def verdicts(answer: dict[str, list[dict[str, str]]]) -> list[str]:
     return [each["verdict"] for each in answer["verdicts"]]
 
 
+def answer_root(command: Command) -> str:
+    """Give the root that the story had first."""
+    return str(command.json("log", "story")["roots"][0]["root"])
+
+
 def test_what_is_recorded_hits(story: Command, story_file: Path) -> None:
     answer = story.json("why", story_file)
     assert verdicts(answer) == ["HIT"] * 5
@@ -150,6 +155,46 @@ def test_what_a_source_has_is_a_fault(story: Command, elsewhere: Command, story_
     assert "spent before it" in paid["verdicts"][3]["reason"]
     slow = elsewhere.json("why", story_file, "--from", car, "--link", 0.098304, "--prefill-tok-s", 17)
     assert set(verdicts(slow)) == {"RECOMPUTE"}
+
+
+def test_what_an_edit_gave_up_is_refused_until_it_is_computed_again(story: Command, story_file: Path) -> None:
+    story("evict", "story", "20:30")
+    answer = story.json("why", story_file)
+    assert verdicts(answer) == ["HIT", *["REFUSE"] * 4]
+    refused = answer["verdicts"][1]
+    assert (refused["field"], refused["expected"], refused["got"]) == ("given_up", False, True)
+    assert refused["cid"] in {block["cid"] for block in story("walk", answer_root(story), "--json").lines}
+    shown = story("why", story_file).stdout
+    assert "1-4" in shown
+    assert "block 1: an edit took this text out" in shown
+    story("index", "rebuild")
+    assert verdicts(story.json("why", story_file)) == ["HIT", *["REFUSE"] * 4]
+    figures = story.json("prefill", story_file, "--name", "again")
+    assert figures["verdicts"] == {"FAULT": 1, "REFUSE": 4}
+    assert verdicts(story.json("why", story_file)) == ["HIT"] * 5
+
+
+def test_a_note_of_what_was_given_up_goes_with_its_blocks(story: Command, story_file: Path) -> None:
+    story("evict", "story", "20:30", "--forget")
+    story("gc")
+    answer = story.json("why", story_file)
+    assert verdicts(answer) == ["HIT", *["RECOMPUTE"] * 4]
+    assert [each["cid"] for each in answer["verdicts"][1:]] == [None] * 4
+
+
+def test_prefill_does_what_why_says(story: Command, tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text(STORY[:50] + "And then the sea was calm again.")
+    said = story.json("why", text)
+    done = story.json("prefill", text)
+    assert verdicts(said) == ["HIT"] * 3 + ["RECOMPUTE"] * 2
+    assert done["verdicts"] == {"FAULT": 3, "RECOMPUTE": 2}  # in the store: near for `why`, below the pool for a run
+    assert done["tokens_computed"] == sum(each["compute_tokens"] for each in said["verdicts"]) + said["tail_tokens"]
+    assert done["tokens_reused"] == 16 * said["hits"]
+    assert "lookups  5 FAULT" in story("prefill", text).stdout
+    paid = story.json("prefill", text, "--budget", 2 * 16 * 768 + 1)
+    assert paid["verdicts"] == {"FAULT": 2, "ABSTAIN": 3}
+    assert (paid["tokens_reused"], paid["blocks_new"]) == (32, 0)
 
 
 def test_what_was_computed_here_is_not_asked_of_a_source(story: Command, story_file: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from collections import Counter
 from itertools import pairwise
 from threading import Barrier, Event, Thread
+from time import sleep
 
 import pytest
 from hypothesis import given, settings
@@ -251,6 +252,23 @@ def test_every_cell_as_it_happens(cell: tuple[bool, bool], action: Action, hot: 
         assert content(residency.pool, row) == home.bytes[cid]
 
 
+@pytest.mark.parametrize("sole", [True, False])
+def test_a_tier_full_of_sole_copies_takes_nothing_more_and_keeps_its_budget(sole: bool) -> None:
+    home = Home(2)
+    residency = home.residency(2, host_bytes=BLOCK_BYTES)
+    residency.ensure(home.blocks).close()
+    assert residency.shelf.evict()
+    [above] = [cid for cid in home.blocks if residency.tier_of(cid) is Tier.L0]
+    [below] = {*home.blocks} - {above}
+    entry = residency.shelf.entries[below]
+    entry.stored, entry.borrowed = not sole, sole  # from a peer that is lost, and nowhere else
+    assert residency.shelf.evict()
+    assert residency.shelf.used_host_bytes == BLOCK_BYTES
+    assert residency.tier_of(below) is (Tier.L1 if sole else None)
+    assert residency.tier_of(above) is (None if sole else Tier.L1)  # it makes way in the tier, or does without
+    assert residency.check_integrity() == []
+
+
 @given(
     st.lists(st.tuples(st.integers(0, 2), st.booleans(), st.integers(0, 3), st.integers(0, 2)), max_size=8).map(
         lambda rows: [Standing(*row, stamp) for stamp, row in enumerate(rows)]
@@ -288,6 +306,13 @@ def test_everything_pinned_is_a_full_tier(keeps: bool) -> None:
 def test_several_threads_load_a_block_once(threads: int) -> None:
     home = Home(8)
     residency, started, failures = home.residency(8), Barrier(threads), list[BaseException]()
+    get_into = home.store.get_into
+
+    def slow(cids: list[Cid], out: list[memoryview]) -> None:
+        sleep(0.01)  # so that the others come meanwhile
+        get_into(cids, out)
+
+    home.store.get_into = slow  # type: ignore[assignment, method-assign]
 
     def want(first: int) -> None:
         try:

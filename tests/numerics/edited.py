@@ -38,7 +38,7 @@ def without(tokens: list[int], *cuts: Cut) -> list[int]:
 def rows(live: Live) -> torch.Tensor:
     """Raw K and V of every token. Shape: [tokens, num_layers, K|V, kv_heads, head_dim]."""
     engine, table = live.engine, live.sequence.table
-    bring_back(engine.store, engine.pool, table, live.blocks, 0, len(live.blocks))
+    bring_back(engine.residency, table, live.blocks, 0, len(live.blocks))
     blocks = engine.pool.rows[torch.tensor(table, dtype=torch.int64)]
     return blocks.permute(0, 3, 1, 2, 4, 5).flatten(0, 1)[: len(live.tokens)].clone()
 

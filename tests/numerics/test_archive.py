@@ -7,11 +7,14 @@ from torch import Tensor
 from cyberkv.cybergraph import chain
 from cyberkv.cybergraph.errors import BlockNotFound, TierFull
 from cyberkv.cybergraph.keeping.fsck import fsck
+from cyberkv.cybergraph.nodes import Block
+from cyberkv.cybergraph.verdict import Tier
 from cyberkv.runtime.checkpoint import resume
 from cyberkv.runtime.engine import Engine
 from cyberkv.runtime.live import Live
-from cyberkv.runtime.pool import Pool
+from cyberkv.runtime.pool import ARCHIVED, Pool
 from cyberkv.runtime.rings import window
+from cyberkv.runtime.rings.archive import bring_back
 from cyberkv.runtime.rope import Rotary
 from tests.numerics.full_copy import SIZE, TOKENS, WINDOW, Engines, decode, record, started
 
@@ -112,14 +115,45 @@ def test_blocks_that_no_window_sees_leave_the_pool_and_stay_readable(
         started(control, TOKENS[:400])
 
 
+def test_an_archived_block_comes_back_from_memory_where_it_is_still_there(tight: None, tiny_engine: Engines) -> None:
+    engine = tiny_engine("mistral")
+    live = started(engine, TOKENS[:400])
+    engine.store.delete_many(Block.decode(engine.store.get(live.blocks[3])).kv)
+    read_bytes = engine.residency.log.read_bytes(Tier.L2)
+    assert live.sequence.table[3] == ARCHIVED
+    fork = live.fork(4 * SIZE)
+    assert engine.residency.log.read_bytes(Tier.L2) == read_bytes
+    assert torch.equal(fork.next_logits(), started(engine, TOKENS[: 4 * SIZE]).next_logits())
+
+
+def test_of_several_archived_runs_all_come_back_or_none(tight: None, tiny_engine: Engines) -> None:
+    engine = tiny_engine("mistral")
+    live = started(engine, TOKENS[:400])
+    table = list(live.sequence.table)
+    bring_back(engine.residency, table, live.blocks, 3, 4)  # so that two runs are left, around it
+    mine = table[3]
+    engine.store.delete_many(Block.decode(engine.store.get(live.blocks[6])).kv)
+    engine.residency.reset()
+    before, used = list(table), engine.pool.used_blocks
+    with pytest.raises(BlockNotFound):
+        bring_back(engine.residency, table, live.blocks, 0, 8)
+    assert (table, engine.pool.used_blocks) == (before, used)
+    bring_back(engine.residency, table, live.blocks, 0, 6)  # the control
+    assert ARCHIVED not in table[:6]
+    assert (table[3], engine.pool.used_blocks) == (mine, used + 5)
+
+
 def test_an_archived_block_that_is_gone_is_a_miss_and_heals(tight: None, tiny_engine: Engines) -> None:
     engine = tiny_engine("mistral")
     live = started(engine, TOKENS[:400])
     root, expected = record(live), live.next_logits()
     step = list(chain.walk(engine.store, chain.load_root(engine.store, root)))[3]
     engine.store.delete_many(step.block.kv)
+    engine.residency.reset()
+    used = engine.pool.used_blocks
     with pytest.raises(BlockNotFound):
         live.fork(4 * SIZE)
+    assert engine.pool.used_blocks == used
     assert torch.equal(live.fork(390).next_logits(), started(engine, TOKENS[:390]).next_logits())
     again = resume(engine, root)
     assert engine.store.missing(step.block.kv) == []

@@ -4,6 +4,7 @@ Every test that finds two things equal has a control beside it: keeping the span
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -74,6 +75,25 @@ def test_a_rollback_into_decoded_tokens_is_where_the_run_was_then(at: int, pair:
     never.close()
 
 
+@pytest.mark.parametrize("at", [0, 15, 16, 17, 40, 64, 70])
+def test_a_rollback_is_a_fork_in_place(at: int, pair: tuple[Engine, Engine], monkeypatch: pytest.MonkeyPatch) -> None:
+    live = started(pair[0], TOKENS[:70])
+    fork = live.fork(at)
+    other = live.fork(70)
+    other.rollback(at)
+    assert (other.tokens, other.blocks, other.prefilled) == (fork.tokens, fork.blocks, fork.prefilled)
+    assert (other.tokens == live.tokens) is (at == 70)  # the control
+    if at:
+        assert same(other, fork)
+    # One mechanism: what either keeps is decided in one place.
+    monkeypatch.setattr(type(live), "_beginning", lambda _self, _at: 1 / 0)
+    for back in (live.fork, live.rollback):
+        with pytest.raises(ZeroDivisionError):
+            back(at)
+    for each in (live, fork, other):
+        each.close()
+
+
 # T2: branch
 
 
@@ -135,8 +155,12 @@ def test_nothing_can_be_left(pair: tuple[Engine, Engine]) -> None:
 
 def test_a_receipt_counts(pair: tuple[Engine, Engine]) -> None:
     live = started(pair[0], TOKENS[100:200])
+    before = replace(live.counts, executed=list(live.counts.executed))
     receipt = evict(live, [Cut(20, 50)], elsewhere=["published as x"])
     assert receipt.mode == "exact"
+    assert live.counts.tokens_computed == before.tokens_computed + receipt.recomputed_tokens
+    assert live.counts.executed[: len(before.executed)] == before.executed
+    assert len(live.counts.executed) == len(before.executed) + len(live.blocks) - 1  # one was kept, and not asked for
     assert (receipt.recomputed_tokens, receipt.dropped_tokens) == (4 + 50, 30)
     assert (receipt.dropped_blocks, receipt.invalidated) == (5, 5)
     assert (receipt.elsewhere, receipt.domain) == (("published as x",), pair[0].domain.name)
@@ -241,6 +265,20 @@ def test_what_a_fast_eviction_left_is_never_found(pair: tuple[Engine, Engine]) -
     assert engine.index.rebuild(engine.store).blocks
     assert all(engine.index.domain_of(cid) is None for cid in live.blocks[1:])
     for each in (live, again, asked):
+        each.close()
+
+
+def test_a_fast_eviction_that_was_killed_before_its_root_is_never_found(pair: tuple[Engine, Engine]) -> None:
+    engine, tokens = pair[0], TOKENS[300:430]
+    live = started(engine, tokens)
+    record(live)
+    control = started(engine, TOKENS[61::-1])  # exact, and without a root either
+    evict(live, [Cut(20, 50)], "fast")
+    kept = len(tokens) - 30
+    engine.index.rebuild(engine.store)
+    assert [engine.index.domain_of(cid) is None for cid in live.blocks] == [False, *[True] * (kept // SIZE - 1)]
+    assert all(engine.index.domain_of(cid) is not None for cid in control.blocks)
+    for each in (live, control):
         each.close()
 
 

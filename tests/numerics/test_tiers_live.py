@@ -8,10 +8,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cyberkv.cybergraph.nodes import Block
 from cyberkv.cybergraph.peers.local import StorePeer
 from cyberkv.cybergraph.store.wrap import CountingStore
-from cyberkv.cybergraph.verdict import Tier, Verdict
+from cyberkv.cybergraph.verdict import BlockVerdict, Tier, Verdict
 from cyberkv.runtime.checkpoint import checkpoint, resume
+from cyberkv.runtime.edits.evict import evict
+from cyberkv.runtime.edits.receipt import Cut
 from cyberkv.runtime.engine import Engine
 from cyberkv.runtime.live import Live
 from cyberkv.runtime.pace import Pace
@@ -139,6 +142,87 @@ def test_only_what_was_stored_counts_as_done(tiny_engine: Engines, monkeypatch: 
     live.append(TOKENS[64:])
     assert (len(live.counts.executed), live.counts.tokens_computed) == (12, 200)
     assert {each.verdict for each in live.counts.executed} == {Verdict.RECOMPUTE}
+
+
+def done(verdicts: list[BlockVerdict]) -> list[object]:
+    """What of a plan can be compared with what was done: all but the estimates, which need speeds."""
+    return [(each.index, each.verdict, each.tier, each.cid, each.load_bytes, each.difference) for each in verdicts]
+
+
+def test_a_plan_is_executed_as_it_stands(tiny_engine: Engines) -> None:
+    """Blocks in the pool, in host memory, in the store, given up, and never seen: one text has them all."""
+    engine = tiny_engine()
+    engine.host_bytes = 4 * engine.geometry.block_bytes
+    recorded = Live(engine)
+    recorded.append(TOKENS[:160])
+    blocks = list(recorded.blocks)
+    evict(recorded, [Cut(128, 160)], "rollback")
+    recorded.close()
+    while engine.residency.tier_of(blocks[4]) is L0:
+        assert engine.residency.shelf.evict()
+    engine.residency.shelf.forget(blocks[7])
+    engine.residency.shelf.forget(blocks[6])
+    live = Live(engine)
+    planned = live.plan(TOKENS)
+    moved = engine.residency.log.blocks.copy()
+    assert [each.verdict for each in planned] == (
+        [Verdict.HIT] * 4 + [Verdict.FAULT] * 4 + [Verdict.REFUSE] * 2 + [Verdict.RECOMPUTE] * 2
+    )
+    assert [each.tier for each in planned[:8]] == [L0, L0, L0, L0, L1, L1, L2, L2]
+    assert engine.residency.log.blocks == moved  # to plan moves nothing
+    live.append(TOKENS)
+    assert done(live.counts.executed) == done(planned)
+    assert live.counts.tokens_reused == 8 * 16
+    assert live.counts.tokens_computed == len(TOKENS) - 8 * 16
+    again = Live(engine)
+    again.append(TOKENS)
+    assert {each.verdict for each in again.counts.executed} == {Verdict.HIT}  # computed since: filed again
+    assert again.blocks[:10] == blocks
+
+
+def test_a_root_is_taken_by_plan(tiny_engine: Engines) -> None:
+    engine = tiny_engine()
+    recorded = Live(engine)
+    recorded.append(TOKENS)
+    root = checkpoint(recorded, title="", created="")
+    engine.residency.reset()
+    engine.residency.ensure(recorded.blocks[:5]).close()
+    planned = Live(engine).plan_recorded(recorded.blocks)
+    assert [each.verdict for each in planned] == [Verdict.HIT] * 5 + [Verdict.FAULT] * 7
+    assert done(resume(engine, root).counts.executed) == done(planned)
+    engine.residency.reset()
+    leaf = Block.decode(engine.store.get(recorded.blocks[8])).kv[0]
+    engine.store.delete_many([leaf])
+    engine.index.remove_blocks(recorded.blocks[8:])  # so that nothing but the root names them
+    live = resume(engine, root)
+    assert [each.verdict for each in live.counts.executed] == [Verdict.FAULT] * 8 + [Verdict.RECOMPUTE] * 4
+    assert str(leaf) in live.counts.executed[8].reason
+    assert live.counts.executed[8].cid == leaf
+    assert (live.counts.tokens_reused, live.counts.tokens_computed) == (8 * 16 + 8, 4 * 16)
+    assert live.blocks == recorded.blocks
+
+
+def test_what_is_approximate_is_reconciled_and_never_a_hit(tiny_engine: Engines) -> None:
+    engine = tiny_engine()
+    live = Live(engine)
+    live.append(TOKENS)
+    evict(live, [Cut(40, 60)], "fast")
+    root = checkpoint(live, title="", created="")
+    engine.residency.reset()
+    for verdict in (Verdict.FAULT, Verdict.HIT):  # from the store, and then from the rows of the first
+        fresh = Live(engine, approx=live.approx)
+        planned = fresh.plan_recorded(live.blocks)
+        again = resume(engine, root)
+        assert [each.verdict for each in again.counts.executed] == [verdict] * 2 + [Verdict.RECONCILED] * 9
+        assert done(again.counts.executed) == done(planned)
+        near = again.counts.executed[2]
+        assert (near.reason, near.error, near.difference) == (live.approx, None, ("approx", None, live.approx))
+        assert again.counts.tokens_reused == len(live.tokens)
+    assert torch.equal(again.next_logits(), live.next_logits())
+    exact = Live(engine)
+    exact.append(TOKENS)
+    repeated = resume(engine, checkpoint(exact, title="", created=""))  # the control
+    assert {each.verdict for each in repeated.counts.executed} <= {Verdict.HIT, Verdict.FAULT}
 
 
 WORK = st.lists(

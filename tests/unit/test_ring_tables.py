@@ -186,7 +186,7 @@ def test_a_position_is_no_slot_for_the_type_checker(tmp_path: Path) -> None:
 
 
 def snapshot_parts():
-    planes = [Plane.zeroed(6, 2, 4, torch.float32), Plane.zeroed(32, 2, 4, torch.float32)]
+    planes = [Plane.zeroed(7, 2, 4, torch.float32), Plane.zeroed(32, 2, 4, torch.float32)]
     rows = torch.arange(10 * 8, dtype=torch.float32).view(2, 10, 4)
     planes = [plane.append_batch(P(0), rows, -rows, layer=0) for plane in planes]
     return planes, take_snapshot(planes, KINDS, range(10)), shape_of(planes, KINDS)
@@ -195,6 +195,7 @@ def snapshot_parts():
 def test_a_snapshot_comes_back_with_the_rotation_of_a_sequence_built_from_0() -> None:
     planes, snapshot, _ = snapshot_parts()
     assert [each.rows for each in snapshot.layers] == [4, 10]
+    assert planes[0].ring.slot(P(6)) == 6  # a ring that began anew at 6 would have it in slot 0
     fresh = [Plane.zeroed(plane.capacity, 2, 4, plane.dtype) for plane in planes]
     for plane, back in zip(planes, restore(snapshot, fresh, KINDS), strict=True):
         first = back.origin_logical

@@ -150,6 +150,22 @@ def test_a_refusal_ends_where_the_other_recording_ends(memory_store: MemoryStore
     assert words(verdicts) == [Verdict.REFUSE] * 2 + [Verdict.RECOMPUTE] * 3
 
 
+def test_what_an_edit_gave_up_is_refused(memory_store: MemoryStore, index: Index) -> None:
+    model = make_model()
+    blocks = record(memory_store, index, model)
+    index.give_up(blocks[2:4])
+    index.remove_blocks(blocks[4:])
+    verdicts = look_up(memory_store, index, model, TOKENS)
+    assert words(verdicts) == [Verdict.HIT] * 2 + [Verdict.REFUSE] * 2 + [Verdict.RECOMPUTE]
+    assert [each.cid for each in verdicts[2:]] == [*blocks[2:4], None]
+    assert verdicts[2].difference == ("given_up", False, True)
+    assert verdicts[2].reason == "an edit took this text out, and it was not computed since"
+    other = look_up(memory_store, index, model, [*TOKENS[:8], 7, *TOKENS[9:]])
+    assert words(other) == [Verdict.HIT] * 2 + [Verdict.RECOMPUTE] * 3  # the control: another text beside it
+    index.add_blocks(entries(model.cid(), TOKENS, blocks))
+    assert words(look_up(memory_store, index, model, TOKENS)) == [Verdict.HIT] * 5
+
+
 def test_known_models_skip_what_cannot_be_read(memory_store: MemoryStore, index: Index) -> None:
     models = [make_model("a"), make_model("b")]
     for name, model in zip("ab", models, strict=True):
