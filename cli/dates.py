@@ -48,11 +48,12 @@ class Moment(click.ParamType[str]):
         """Read it, and give it as the log has times."""
         try:
             moment = datetime.fromisoformat(value + self._clock if _DAY.fullmatch(value) else value)
-        except ValueError:
-            self.fail(f"{value!r} is no date such as 2025-03-01 or 2025-03-01T09:30:00Z", param, ctx)
-        if moment.tzinfo is None:
-            moment = moment.replace(tzinfo=UTC)
-        return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            if moment.tzinfo is None:
+                moment = moment.replace(tzinfo=UTC)
+            moment = moment.astimezone(UTC)
+        except (ValueError, OverflowError):  # the latter for what is no year in UTC any more
+            self.fail(f"{value!r:.80} is no date such as 2025-03-01 or 2025-03-01T09:30:00Z", param, ctx)
+        return moment.strftime(f"{moment.year:04}-%m-%dT%H:%M:%SZ")  # %Y has as many digits as the year
 
 
 def date_options(command: Command) -> Command:

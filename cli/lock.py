@@ -14,6 +14,7 @@ from .options import REF
 from .output import answer, facts, remark
 from .text import count, size
 from .trust import carry_origin, keep_grounds
+from .writers import require_alone
 
 if TYPE_CHECKING:
     from ..cybergraph.access.owners import LockedFolder
@@ -35,7 +36,8 @@ def lock(session: Session, ref: str, *, key_name: str | None, weak: bool) -> Non
     """Keep a conversation sealed in this home, until `unlock`.
 
     It is sealed for a key of yours, which should have a passphrase (`cyberkv key new NAME --passphrase`), and its
-    plaintext is deleted, as far as no other conversation needs it. Earlier roots of its name are given up.
+    plaintext is deleted, as far as no other conversation needs it. Earlier roots of its name are given up. While
+    another process records here, as `serve --chat` does all the time, nothing is sealed: the plaintext would stay.
     """
     from ..cybergraph.access import is_locked, key_names
     from ..cybergraph.access.aead import AES_256_GCM
@@ -60,6 +62,8 @@ def lock(session: Session, ref: str, *, key_name: str | None, weak: bool) -> Non
             "a key without a passphrase lies beside what it would lock",
             hint="`cyberkv key new safe --passphrase`, then lock with --key safe; or allow it with --weak", name=name,
         )  # fmt: skip
+    _require_no_document(session, name)
+    require_alone(session, f"the plaintext of {name} could not be deleted meanwhile")
     identity = own_identity(session, key_name)
     begun = Lineage.begin(name, identity.public().signing, session.now(), alg=AES_256_GCM, kem="x25519")
     with block_bars(session) as progress:
@@ -74,7 +78,8 @@ def lock(session: Session, ref: str, *, key_name: str | None, weak: bool) -> Non
     except (Refused, NotFound, Corrupt) as error:
         raise type(error)(
             f"{name} is sealed, but its plaintext is still here: {error.message}",
-            hint="`cyberkv gc` deletes it once that is over", **error.data,
+            hint="`cyberkv gc` deletes it once that is over", **{**error.data, "sealed_as": str(report.root),
+            "plaintext_left": str(cid)},
         ) from error  # fmt: skip
     try:
         traces.overwrite(session.store, session.index)
@@ -86,10 +91,11 @@ def lock(session: Session, ref: str, *, key_name: str | None, weak: bool) -> Non
     data: dict[str, Any] = {
         "name": name, "root": report.root, "objects": len(report.cids), "bytes": report.bytes,
         "deleted": len(garbage.nodes) + len(garbage.leaves),
+        "plaintext_left": str(cid) if session.store.has(cid) else None,
     }  # fmt: skip
     sealed = f"{count(len(report.cids), 'object')}, {size(report.bytes)}"
     answer(session, data, lambda: facts([("locked", name), ("as", report.root), ("sealed", sealed)]))
-    if session.store.has(cid):
+    if data["plaintext_left"]:
         remark(session, f"its plaintext is still here, too: a pin, another name or its log holds {cid}")
     remark(session, LEFT)
 
@@ -137,6 +143,16 @@ def _locked_folder(session: Session) -> "LockedFolder":
     from ..cybergraph.access.owners import LockedFolder
 
     return LockedFolder(session.home / "access" / "locked")
+
+
+def _require_no_document(session: Session, name: str) -> None:
+    """Refuse what is a document, too: its text, and vectors of what it says, are kept beside the conversation."""
+    for head in session.index.log(name):
+        if any((session.home / "documents").glob(f"{head.root}.*")):
+            raise Refused(
+                f"{name} is a document, whose text is kept here in any case",
+                hint=f"`cyberkv document remove {head.root}`, then lock", name=name, root=str(head.root),
+            )  # fmt: skip
 
 
 def _was_given(session: Session, name: str) -> bool:

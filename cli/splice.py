@@ -12,8 +12,8 @@ from ..cybergraph.index.marks import encode_name
 from ..cybergraph.refs import resolve_root
 from .context import Session, pass_session
 from .interrupt import stoppable
-from .marking import carry_marks
-from .names import name_of_head, say_moves, slug, unique
+from .marking import Part, carry_parts
+from .names import keep, name_of_head, say_moves, slug, unique
 from .options import REF, TEXT, FiniteRange
 from .output import answer, facts, remark
 from .progress import bar, busy
@@ -95,10 +95,12 @@ def splice(
             new, receipt = _reconcile(bench, root_cid, text, sources, (share, measure), (name, created))
     else:
         new, receipt = _place(session, bench, root_cid, text, (name, created))
-    carry_marks(session, lambda: held, at)
+    placed = [Part(span.start, source.tokens, source.piece.start, source.end, reconcile)
+              for span, source in zip(text.spans, sources, strict=True)]  # fmt: skip
+    before, after = Part(0, held, 0, at), Part(len(text.tokens) - len(held) + at, held, at, len(held))
+    carry_parts(session, text.tokens, [before, *placed, after])
     carry_origin(session, root_cid, new)
-    say_moves(session, name, None)
-    session.index.set_head(name, new, created)
+    name = keep(session, name, new, created, expected=say_moves(session, name, None))
     approx = load_root(session.store, new).approx
     data = {"root": new, "name": name, "tokens": len(text.tokens), "approx": approx, "receipt": receipt.describe()}
     answer(session, data, lambda: facts(_summary(name, new, approx, receipt)))

@@ -41,9 +41,16 @@ class Source(NamedTuple):
     """A piece to place, and where its rows come from."""
 
     piece: "Piece"
+    tokens: list[int]
+    """All tokens of what it is a piece of."""
     lost: "list[int] | None"
     """All tokens of a document whose conversation is gone: its rows are computed from its text."""
     block_size: int
+
+    @property
+    def end(self) -> int:
+        """Where the piece ends in it."""
+        return self.piece.start + len(self.piece.tokens)
 
     def rows(self, engines: "Engines") -> "Tensor":
         """Give its raw rows. Shape: [tokens, layers, K|V, kv_heads, head_dim]."""
@@ -143,7 +150,7 @@ def source_of(
             f"no span {start}:{end} in a document of {len(tokens)} tokens", hint="DOC:START:END, END not included",
             start=start, end=end, tokens=len(tokens),
         )  # fmt: skip
-    return Source(Piece(root_cid, start, tuple(tokens[start:end])), lost, block_size)
+    return Source(Piece(root_cid, start, tuple(tokens[start:end])), tokens, lost, block_size)
 
 
 def search(session: Session, query: str, k: int, *, model: Cid | None = None) -> "list[Found]":

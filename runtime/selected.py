@@ -12,11 +12,13 @@ from ..cybergraph.chain import build_root, load_root, misfit, walk
 from ..cybergraph.cid import Cid
 from ..cybergraph.errors import MalformedNode, OutOfRange, Refused
 from ..cybergraph.nodes import Block, Tail
+from .announce import announce
 from .checkpoint import require_model
 from .engine import Engine
 from .live import Counts, Live, Progress
 from .pool import ARCHIVED
 from .sampling import Sampling
+from .sealing import Sealed
 from .selection import Coldness, Policy, coldest_first, distance, select
 
 LEAST_WINDOW_BLOCKS = 4
@@ -24,6 +26,22 @@ MAX_APPROX_BYTES = 256
 """What a root holds."""
 FOLLOWING_TOKENS = 256
 """While text is generated, so many of the newest tokens stand for the next ones."""
+
+
+class _Part(Live):
+    """What is computed over one selection."""
+
+    before: Sequence[Cid] = ()
+    """All blocks of the chain, also those that were not selected."""
+    is_announced = False
+
+    def _name_full(self) -> Sealed | None:
+        sealed = super()._name_full()
+        if sealed and self.approx and not self.is_announced:
+            engine, blocks = self.engine, [*self.before, *sealed.cids]
+            announce(engine.store, engine.model_cid, engine.geometry.block_size, blocks, self.approx)
+            self.is_announced = True
+        return sealed
 
 
 class Selected:
@@ -78,8 +96,8 @@ class Selected:
         return selected
 
     def _new_live(self) -> Live:
-        live = Live(self.engine, approx=self.approx)
-        live.counts = self.counts
+        live = _Part(self.engine, approx=self.approx)
+        live.counts, live.before = self.counts, tuple(self.blocks)
         return live
 
     @property

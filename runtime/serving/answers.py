@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
+from ...cybergraph.cid import Cid
 from ...cybergraph.errors import CyberKVError
 
 
@@ -29,16 +31,16 @@ class Usage:
 class Kept:
     """Where a turn is recorded. Goes into answers under `cyberkv`, which other clients pass over."""
 
-    root: str
+    root: Cid
     name: str
 
     def as_json(self) -> dict[str, Any]:
         """Give it as JSON."""
-        return {"root": self.root, "conversation": self.name}
+        return {"root": str(self.root), "conversation": self.name}
 
     def headers(self) -> dict[str, str]:
-        """Give it as headers of an answer."""
-        return {"CyberKV-Root": self.root, "CyberKV-Conversation": self.name}
+        """Give it as headers of an answer: the name percent-encoded, for a header has no other letters than ASCII."""
+        return {"CyberKV-Root": str(self.root), "CyberKV-Conversation": quote(self.name, safe="")}
 
 
 @dataclass(frozen=True, slots=True)

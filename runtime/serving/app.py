@@ -5,6 +5,7 @@ machine alone, and no page of another site, whatever a browser lets that page se
 """
 
 import asyncio
+import errno
 import hmac
 import json
 from collections.abc import AsyncIterator, Callable
@@ -16,6 +17,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from ...cybergraph.errors import BadReference, CyberKVError, LimitExceeded
 from ..batching.front import Ticket
@@ -24,6 +26,7 @@ from .protocol import ChatRequest, parse_chat
 from .turns import Ended, Turns
 
 MOST_BODY_BYTES: Final = 8 << 20
+_BROKEN: Final = "the answer broke off"
 _HEADERS: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
 Event = str | Ended | Exception
@@ -56,7 +59,7 @@ def build_chat_app(offer: Offer) -> Starlette:
         Route("/v1/models/{name:path}", chat.show_model, methods=["GET"]),
         Route("/v1/{rest:path}", chat.unknown, methods=["GET", "POST", "DELETE", "PUT", "PATCH", "OPTIONS"]),
     ]
-    return Starlette(routes=routes, exception_handlers={CyberKVError: _failed})
+    return Starlette(routes=routes, exception_handlers={CyberKVError: _failed, OSError: _broken, Exception: _broken})
 
 
 class _Chat:
@@ -83,51 +86,17 @@ class _Chat:
 
         ticket = await run_in_threadpool(self._offer.turns.begin, asked, deliver)
         heading = Heading(f"chatcmpl-{self._offer.new_id()}", self._offer.now_s(), asked.model)
-        if asked.stream:
-            return await self._streamed(heading, asked, events, ticket)
-        return await self._whole(request, heading, events, ticket)
-
-    async def _whole(
-        self, request: Request, heading: Heading, events: asyncio.Queue[Event], ticket: Ticket
-    ) -> Response:
-        watching = asyncio.ensure_future(_disconnected(request))
-        pieces: list[str] = []
+        coming = _Coming(request, events)
         try:
-            while True:
-                taking = asyncio.ensure_future(events.get())
-                await asyncio.wait({taking, watching}, return_when=asyncio.FIRST_COMPLETED)
-                if not taking.done():
-                    taking.cancel()
-                    raise ClientDisconnect
-                event = taking.result()
-                if isinstance(event, str):
-                    pieces.append(event)
-                elif isinstance(event, Exception):
-                    raise event
-                else:
-                    headers = _HEADERS | (event.kept.headers() if event.kept else {})
-                    body = heading.completion("".join(pieces), event.finish, event.usage, event.kept)
-                    return JSONResponse(body, headers=headers)
+            if asked.stream:
+                # Wait for the first event: what fails before any text is an answer with a status, not a broken stream.
+                return _Stream(_pieces(heading, asked, await coming.take(), events), ticket)
+            return await _whole(heading, coming)
         except BaseException:
             ticket.cancel()
             raise
         finally:
-            watching.cancel()
-
-    async def _streamed(
-        self, heading: Heading, asked: ChatRequest, events: asyncio.Queue[Event], ticket: Ticket
-    ) -> Response:
-        # Wait for the first event: what fails before any text is an answer with a status, not a broken stream.
-        try:
-            first = await events.get()
-        except BaseException:
-            ticket.cancel()
-            raise
-        if isinstance(first, Exception):
-            raise first
-        return StreamingResponse(
-            _pieces(heading, asked, first, events, ticket), headers=_HEADERS, media_type="text/event-stream"
-        )
+            coming.close()
 
     async def list_models(self, request: Request) -> Response:
         return self._refusal(request) or JSONResponse({"object": "list", "data": [self._model()]}, headers=_HEADERS)
@@ -163,25 +132,70 @@ class _Chat:
         return _problem(401, "the key is missing or wrong", code="invalid_api_key")
 
 
+class _Coming:
+    """What comes of a turn, for as long as its reader is there."""
+
+    def __init__(self, request: Request, events: asyncio.Queue[Event]) -> None:
+        self._events = events
+        self._watching = asyncio.ensure_future(_disconnected(request))
+
+    async def take(self) -> str | Ended:
+        """Wait for the next event. Raises it where it is an error, `ClientDisconnect` where the reader has left."""
+        taking = asyncio.ensure_future(self._events.get())
+        try:
+            await asyncio.wait({taking, self._watching}, return_when=asyncio.FIRST_COMPLETED)
+            if not taking.done():
+                raise ClientDisconnect
+        finally:
+            taking.cancel()  # without effect on what is done
+        if isinstance(event := taking.result(), Exception):
+            raise event
+        return event
+
+    def close(self) -> None:
+        """Stop watching the reader."""
+        self._watching.cancel()
+
+
+class _Stream(StreamingResponse):
+    """A stream of events that ends its turn when the reader leaves, also before the first piece was taken."""
+
+    def __init__(self, pieces: AsyncIterator[bytes], ticket: Ticket) -> None:
+        super().__init__(pieces, headers=_HEADERS, media_type="text/event-stream")
+        self._ticket = ticket
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._ticket.cancel()  # without effect on what has ended
+
+
+async def _whole(heading: Heading, coming: _Coming) -> Response:
+    """Give an answer once all of it is there."""
+    pieces: list[str] = []
+    while isinstance(event := await coming.take(), str):
+        pieces.append(event)
+    headers = _HEADERS | (event.kept.headers() if event.kept else {})
+    return JSONResponse(heading.completion("".join(pieces), event.finish, event.usage, event.kept), headers=headers)
+
+
 async def _pieces(
-    heading: Heading, asked: ChatRequest, first: Event, events: asyncio.Queue[Event], ticket: Ticket
+    heading: Heading, asked: ChatRequest, first: str | Ended, events: asyncio.Queue[Event]
 ) -> AsyncIterator[bytes]:
-    event = first
-    try:
-        yield _line(heading.chunk({"role": "assistant", "content": ""}))
-        while isinstance(event, str):
-            yield _line(heading.chunk({"content": event}))
-            event = await events.get()
-        if isinstance(event, Ended):
-            yield _line(heading.chunk({}, event.finish, event.kept))
-            if asked.include_usage:
-                yield _line(heading.usage_chunk(event.usage))
-        else:
-            known = isinstance(event, CyberKVError)
-            yield _line(error_of(event) if known else error_json("the answer broke off", "server_error"))
-        yield b"data: [DONE]\n\n"
-    finally:
-        ticket.cancel()  # where the reader left; without effect on what has ended
+    event: Event = first
+    yield _line(heading.chunk({"role": "assistant", "content": ""}))
+    while isinstance(event, str):
+        yield _line(heading.chunk({"content": event}))
+        event = await events.get()
+    if isinstance(event, Ended):
+        yield _line(heading.chunk({}, event.finish, event.kept))
+        if asked.include_usage:
+            yield _line(heading.usage_chunk(event.usage))
+    else:
+        yield _line(error_of(event) if isinstance(event, CyberKVError) else error_json(_BROKEN, "server_error"))
+    yield b"data: [DONE]\n\n"
 
 
 def _line(data: dict[str, Any]) -> bytes:
@@ -210,6 +224,14 @@ def _failed(_: Request, error: Exception) -> Response:
     status = 413 if isinstance(error, LimitExceeded) else error_status(error)
     later = {"Retry-After": "1"} if status == 503 else {}
     return JSONResponse(error_of(error), status, {**_HEADERS, **later})
+
+
+def _broken(_: Request, error: Exception) -> Response:
+    """Answer for what nobody foresaw. What it was may say too much of this machine, so the caller is not told."""
+    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    later = {"Retry-After": "1"} if full else {}
+    message = "the disk is full" if full else _BROKEN
+    return JSONResponse(error_json(message, "server_error"), 503 if full else 500, {**_HEADERS, **later})
 
 
 def _problem(status: int, message: str, param: str | None = None, code: str | None = None) -> Response:

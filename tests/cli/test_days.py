@@ -52,6 +52,20 @@ def test_log_of_everything_is_a_timeline_by_day(cyberkv: Command, days: Days) ->
     assert cyberkv.error(2, "log", "a", "--all")["kind"] == "usage"
 
 
+@pytest.mark.parametrize(
+    "date", ["2025-02-30", "", "x", "0001-01-01T00:00:00+10:00", "9999-12-31T23:59:59-10:00", "9" * 400]
+)
+def test_what_is_no_date_is_a_usage_error(date: str, cyberkv: Command) -> None:
+    message = cyberkv.error(2, "log", "--since", date)["message"]
+    assert "no date" in message
+    assert len(message) < 250
+
+
+def test_a_year_of_three_digits_is_long_ago(story: Command) -> None:
+    assert story("--json", "log", "--since", "0999-01-01").lines
+    assert not story("--json", "log", "--until", "0999-01-01").lines
+
+
 def test_what_is_locked_has_its_place_in_the_timeline(story: Command) -> None:
     story("lock", "story", "--weak")
     [entry] = story("--json", "log").lines

@@ -204,3 +204,52 @@ def test_interrupted_nothing_is_named_and_the_home_is_clean(shelf: Command, monk
             assert result.exit_code == 130
     assert shelf.json("list") == before
     assert shelf("fsck").exit_code == 0
+
+
+@pytest.mark.parametrize("how", [(), ("--reconcile",)])
+def test_what_is_private_stays_private_in_a_splice(how: Sequence[str], shelf: Command) -> None:
+    fog, oil = STORY.index("the fog"), LIGHT.index("whale oil")
+    shelf("mark", "story", "--public", "0:", "--private", f"{fog}:{fog + 7}")
+    shelf("splice", "story", "bread", "--at", 30, "--name", "before", *how)
+    assert shelf.json("mark", "before")["public_tokens"] == 30  # nothing is said of the document
+    shelf("mark", "bread", "--public", "0:")
+    shelf("splice", "story", "bread", "--at", 30, "--name", "open", *how)
+    assert shelf.json("mark", "open")["public_tokens"] == fog + len(BREAD)
+    shelf("mark", "light", "--public", "0:", "--private", f"{oil}:{oil + 9}")
+    shelf("splice", "story", "light", "--at", 30, "--name", "lit", *how)
+    assert shelf.json("mark", "lit")["public_tokens"] == 30 + oil
+    # Where rows come along, what stands behind something private holds it; computed anew, it never saw it.
+    shelf("splice", "story", f"light:{oil + 9}:{oil + 60}", "--at", 30, "--name", "part", *how)
+    assert shelf.json("mark", "part")["public_tokens"] == (30 if how else fog + 51)
+
+
+def test_a_document_is_not_locked_while_its_text_is_kept(shelf: Command) -> None:
+    root = shelf.json("log", "light")["roots"][-1]["root"]
+    shelf("retrieve", "whale oil")
+    refused = shelf.error(5, "lock", "light", "--weak")
+    assert root in refused["hint"]
+    assert shelf.json("document", "text", "light")["content"] == LIGHT
+    shelf("document", "remove", root)
+    shelf("lock", "light", "--weak")
+    shelf("gc")
+    assert not any(b"whale oil" in file.read_bytes() for file in shelf.home.rglob("*") if file.is_file())
+    shelf("lock", "story", "--weak")  # the control: what is no document is
+
+
+def test_a_document_can_be_searched_and_gated_like_any_conversation(shelf: Command, tmp_path: Path) -> None:
+    found = shelf.json("find", "whale oil")["matches"]
+    assert [each["name"] for each in found] == ["light"]
+    (tmp_path / "list").write_text("whale oil\n")
+    done = shelf.json("evict", "light", f"{len(LIGHT) - 100}:", "--gate", tmp_path / "list", "--mode", "rollback")
+    assert done["tokens"] == len(LIGHT) - 100
+    assert shelf.json("mark", "bread")["spans"][0]["text"] == BREAD
+
+
+def test_a_broken_installation_of_the_encoder_says_what_to_do(shelf: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> None:
+        raise ImportError("cannot load a library")
+
+    monkeypatch.setattr(encoders, "open_encoder", OPEN_REAL)
+    monkeypatch.setattr(encoders, "MiniLm", broken)
+    error = shelf.error(3, "retrieve", "lamp")
+    assert "cyberkv[retrieval]" in error["hint"]

@@ -301,3 +301,19 @@ def test_a_tiny_context_gives_numbers(engine: Engine, tiny_engine: Callable[...,
     selected = Selected.resume(engine, root, RECENT)
     [token] = selected.generate(1, Sampling(0.0, 0))
     assert token == int(live.next_logits().argmax())
+
+
+def test_what_was_computed_over_a_selection_is_not_found_where_its_root_was_never_written(engine: Engine) -> None:
+    tokens = [i * 7 % 250 for i in range(3 * POSITIONS)]
+    exact = Live(engine)
+    exact.append(tokens[: POSITIONS // 2])
+    root = checkpoint(exact, title="", created="")
+    for live in (Selected.resume(engine, root, RECENT), Selected(engine, RECENT)):  # each killed before `checkpoint`
+        live.append(tokens[len(live.tokens) :])
+        made = [cid for cid in live.blocks if cid not in exact.blocks]
+        live.close()
+        engine.index.rebuild(engine.store)
+        assert len(made) > len(exact.blocks)
+        assert all(engine.index.domain_of(cid) is None for cid in made)
+    assert all(engine.index.domain_of(cid) is not None for cid in exact.blocks)  # the control
+    exact.close()

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cyberkv.cybergraph.cid import Cid
 from cyberkv.cybergraph.errors import BadReference
-from cyberkv.runtime.serving.book import MOST_DIALOGUES, Book
+from cyberkv.runtime.serving.book import MOST_DIALOGUES, Book, Place
 from cyberkv.runtime.serving.protocol import parse_chat
 from cyberkv.runtime.serving.stops import StopWatch
 
@@ -111,18 +112,18 @@ def test_a_stop_text_is_found_however_the_text_is_cut(text: str, stops: list[str
 
 
 def test_a_dialogue_is_known_by_all_of_its_messages() -> None:
-    book = Book()
-    book.remember([HELLO], "Hi.", "greeting")
+    book, place = Book(), Place("greeting", Cid.of(b"", "raw", "blake3"))
+    book.remember([HELLO], "Hi.", place)
     answer, more = {"role": "assistant", "content": "Hi."}, {"role": "user", "content": "More"}
-    assert book.name_for([HELLO, answer, more]) == "greeting"
-    assert book.name_for([HELLO, {**answer, "content": "Hi"}, more]) is None
-    assert book.name_for([{**HELLO, "content": "HelloH"}, {**answer, "content": "i."}, more]) is None
+    assert book.place_of([HELLO, answer, more]) == place
+    assert book.place_of([HELLO, {**answer, "content": "Hi"}, more]) is None
+    assert book.place_of([{**HELLO, "content": "HelloH"}, {**answer, "content": "i."}, more]) is None
 
 
 def test_dialogues_are_forgotten_oldest_first() -> None:
-    book = Book()
+    book, root = Book(), Cid.of(b"", "raw", "blake3")
     for i in range(MOST_DIALOGUES + 1):
-        book.remember([{"role": "user", "content": str(i)}], "x", str(i))
+        book.remember([{"role": "user", "content": str(i)}], "x", Place(str(i), root))
     answer = {"role": "assistant", "content": "x"}
-    assert book.name_for([{"role": "user", "content": "0"}, answer]) is None
-    assert book.name_for([{"role": "user", "content": "1"}, answer]) == "1"
+    assert book.place_of([{"role": "user", "content": "0"}, answer]) is None
+    assert book.place_of([{"role": "user", "content": "1"}, answer]) == Place("1", root)
