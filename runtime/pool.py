@@ -33,30 +33,13 @@ class Keeper(Protocol):
         """Drop one kept row (`Pool.drop`), and say whether there was one that may go."""
 
 
-class Pool:
-    """Fixed number of rows in page-aligned memory that is only touched when used. Rows are counted by reference.
+class Rows:
+    """A fixed number of rows, counted by reference: what a pool keeps of them, wherever their bytes are.
 
     `lock` guards the counts; every method takes it, and a keeper may hold it over several calls.
     """
 
-    def __init__(self, geometry: Geometry, capacity_blocks: int) -> None:
-        g = geometry
-        self.geometry = geometry
-        self.packing = packing_of(geometry)
-        try:
-            # Private and in huge pages: a load into fresh memory spends more on first touches than on reading.
-            self._memory = mmap.mmap(-1, max(1, capacity_blocks) * g.block_bytes, flags=mmap.MAP_PRIVATE)
-            if hasattr(mmap, "MADV_HUGEPAGE"):
-                self._memory.madvise(mmap.MADV_HUGEPAGE)
-        except (OSError, OverflowError) as error:
-            raise TierFull(
-                f"no room for a pool of {capacity_blocks} blocks of {g.block_bytes} bytes: {error}",
-                hint="give the pool fewer blocks, or the process more address space",
-                capacity_blocks=capacity_blocks,
-            ) from error
-        self.rows: Tensor = torch.frombuffer(self._memory, dtype=self.packing.stored_dtype).view(
-            capacity_blocks, g.num_layers, 2, g.block_size, g.num_kv_heads, self.packing.width
-        )
+    def __init__(self, capacity_blocks: int) -> None:
         self.lock = RLock()
         self._references = [0] * capacity_blocks
         self._free = list(range(capacity_blocks - 1, -1, -1))
@@ -142,6 +125,30 @@ class Pool:
             if total != len(self._references) or free | self._kept | used != set(range(len(self._references))):
                 findings.append(f"{len(free)} free, {len(self._kept)} kept and {len(used)} used rows are not all once")
             return findings
+
+
+class Pool(Rows):
+    """Fixed number of rows in page-aligned memory that is only touched when used."""
+
+    def __init__(self, geometry: Geometry, capacity_blocks: int) -> None:
+        g = geometry
+        self.geometry = geometry
+        self.packing = packing_of(geometry)
+        try:
+            # Private and in huge pages: a load into fresh memory spends more on first touches than on reading.
+            self._memory = mmap.mmap(-1, max(1, capacity_blocks) * g.block_bytes, flags=mmap.MAP_PRIVATE)
+            if hasattr(mmap, "MADV_HUGEPAGE"):
+                self._memory.madvise(mmap.MADV_HUGEPAGE)
+        except (OSError, OverflowError) as error:
+            raise TierFull(
+                f"no room for a pool of {capacity_blocks} blocks of {g.block_bytes} bytes: {error}",
+                hint="give the pool fewer blocks, or the process more address space",
+                capacity_blocks=capacity_blocks,
+            ) from error
+        self.rows: Tensor = torch.frombuffer(self._memory, dtype=self.packing.stored_dtype).view(
+            capacity_blocks, g.num_layers, 2, g.block_size, g.num_kv_heads, self.packing.width
+        )
+        super().__init__(capacity_blocks)
 
     def leaves(self, row: int) -> list[memoryview]:
         """Writable views of a row's leaves, lowest layers first."""

@@ -1,0 +1,144 @@
+"""What the moves need of a device: memory, streams that run operations in order, and events that order streams.
+
+An operation is queued on a stream and happens later. Two that touch the same bytes, on two streams or one on the host,
+are ordered by an event that one records and the other waits for, or not at all. A stream waits without the host; the
+host waits only for what it is about to touch itself.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final, Protocol, cast
+
+import torch
+from torch import Tensor
+
+from ...cybergraph.errors import TierFull
+
+ENTRY_DTYPE: Final = torch.int32
+"""Type of the entries of block tables."""
+
+
+class Event(Protocol):
+    """A point in a stream."""
+
+    def synchronize(self) -> None:
+        """Have the host wait until everything before the point is done."""
+
+
+class Stream(Protocol):
+    """A queue of operations, done in order."""
+
+    def record(self) -> Event:
+        """Mark the point after what is queued now."""
+
+    def wait(self, event: Event) -> None:
+        """Have what is queued from now on happen after an event. The host goes on at once."""
+
+    def synchronize(self) -> None:
+        """Have the host wait for all that is queued. For ways out after an error only."""
+
+
+class Device(Protocol):
+    """A device. Every method may be called from any thread."""
+
+    @property
+    def compute(self) -> Stream:
+        """The stream that kernels are launched on."""
+
+    def stream(self) -> Stream:
+        """Make another stream, for copies."""
+
+    def empty(self, size_bytes: int) -> Tensor:
+        """Give memory of the device, of any content: uint8 [size_bytes]. Raises `TierFull`.
+
+        Once it is dropped, what is queued on another stream than the one for kernels must be done.
+        """
+
+    def pinned(self, size_bytes: int) -> Tensor:
+        """Give page-locked host memory, which copies need to be asynchronous: uint8 [size_bytes]. Raises `TierFull`."""
+
+    def copy(self, pairs: Iterable[tuple[Tensor, Tensor]], stream: Stream) -> None:
+        """Queue copies of contiguous bytes, each from pinned to device memory or back. Pairs: target, source."""
+
+    def upload(self, target: Tensor, entries: Sequence[int], stream: Stream) -> None:
+        """Queue a copy of integers, which are taken over before this returns. Shape: target int32 [len(entries)]."""
+
+    def free_bytes(self) -> int:
+        """Give the memory of the device that nobody has taken."""
+
+
+class TorchStream:
+    """A CUDA stream."""
+
+    def __init__(self, stream: torch.cuda.Stream) -> None:
+        self.raw = stream
+
+    def record(self) -> Event:
+        """See `Stream`. Whoever waits on the host sleeps instead of spinning."""
+        event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+        event.record(self.raw)
+        return cast("Event", event)
+
+    def wait(self, event: Event) -> None:
+        """See `Stream`."""
+        self.raw.wait_event(cast("torch.cuda.Event", event))
+
+    def synchronize(self) -> None:
+        """See `Stream`."""
+        self.raw.synchronize()
+
+
+class TorchDevice:
+    """A CUDA device as PyTorch gives it."""
+
+    def __init__(self, index: int = 0) -> None:
+        """Take the stream that is current for the calling thread as the one for kernels."""
+        self.place = torch.device("cuda", index)
+        self._compute = TorchStream(torch.cuda.current_stream(self.place))
+
+    @property
+    def compute(self) -> Stream:
+        """See `Device`."""
+        return self._compute
+
+    def stream(self) -> Stream:
+        """See `Device`."""
+        return TorchStream(torch.cuda.Stream(self.place))  # type: ignore[no-untyped-call]
+
+    def empty(self, size_bytes: int) -> Tensor:
+        """See `Device`."""
+        try:
+            return torch.empty(size_bytes, dtype=torch.uint8, device=self.place)
+        except torch.OutOfMemoryError as error:
+            raise out_of_memory("the device", size_bytes) from error
+
+    def pinned(self, size_bytes: int) -> Tensor:
+        """See `Device`."""
+        try:
+            return torch.empty(size_bytes, dtype=torch.uint8, pin_memory=True)
+        except (RuntimeError, MemoryError) as error:
+            raise out_of_memory("page-locked host memory", size_bytes) from error
+
+    def copy(self, pairs: Iterable[tuple[Tensor, Tensor]], stream: Stream) -> None:
+        """See `Device`."""
+        with torch.cuda.stream(cast("TorchStream", stream).raw):
+            for target, source in pairs:
+                target.copy_(source, non_blocking=True)
+
+    def upload(self, target: Tensor, entries: Sequence[int], stream: Stream) -> None:
+        """See `Device`. The allocator of pinned memory gives the source to nobody else before the copy is done."""
+        source = torch.tensor(entries, dtype=ENTRY_DTYPE).pin_memory()
+        with torch.cuda.stream(cast("TorchStream", stream).raw):
+            target.copy_(source, non_blocking=True)
+
+    def free_bytes(self) -> int:
+        """See `Device`."""
+        return int(torch.cuda.mem_get_info(self.place)[0])
+
+
+def out_of_memory(where: str, size_bytes: int) -> TierFull:
+    """Build the error for memory that is not to be had."""
+    return TierFull(
+        f"no room for {size_bytes} bytes in {where}",
+        hint="give the device pool fewer bytes, or close what else uses the device",
+        size_bytes=size_bytes,
+    )

@@ -1,0 +1,46 @@
+"""What the kernels take on each target, as a table: `python -m cyberkv.runtime.cuda.kernels.report [TARGET ...]`."""
+
+import sys
+from collections.abc import Iterator
+from typing import Final
+
+from ..support import Attention, unsupported
+from .offline import ATTENTION, COPIES, TARGETS, Taken, compiled
+
+SHAPES: Final = {
+    "bf16, 32/8 heads of 128": Attention(32, 8, 128, 16, "bf16", 128**-0.5, 128),
+    "the same, K rotated already": Attention(32, 8, 128, 16, "bf16", 128**-0.5, 128, rotated=True),
+    "f16, 8/4 heads of 256, capped": Attention(8, 4, 256, 64, "f16", 256**-0.5, 256, window=4096, softcap=50.0),
+    "f16, 32/32 heads of 80, partly rotated": Attention(32, 32, 80, 16, "f16", 80**-0.5, 32),
+    "f32, 9/3 heads of 64": Attention(9, 3, 64, 16, "f32", 0.125, 64),
+    "f32, 32/8 heads of 128": Attention(32, 8, 128, 16, "f32", 128**-0.5, 128),
+    "f32, 8/4 heads of 256, capped": Attention(8, 4, 256, 64, "f32", 256**-0.5, 256, window=4096, softcap=50.0),
+}
+"""The common shapes, and those that take most."""
+
+COPIED: Final = SHAPES["f16, 32/32 heads of 80, partly rotated"]
+
+
+def rows(target: str) -> Iterator[tuple[str, Taken]]:
+    """Compile attention in every shape that the target supports, and the copies in one."""
+    capability = TARGETS[target].arch if TARGETS[target].backend == "cuda" else None
+    for name, attention in SHAPES.items():
+        if unsupported(attention, capability=capability) is None:
+            for kernel in ATTENTION:
+                yield name, compiled(kernel, attention, target)
+    for kernel in COPIES:
+        yield "f16, any", compiled(kernel, COPIED, target)
+
+
+def main(targets: list[str]) -> None:
+    """Print the table, one line as soon as it is known."""
+    print("| target | shape | kernel | registers | spilled B | shared B | matrix products |", flush=True)
+    print("|---|---|---|---|---|---|---|", flush=True)
+    for target in targets or [*TARGETS]:
+        for name, t in rows(target):
+            numbers = f"{t.registers} | {t.spilled_bytes} | {t.shared_bytes} | {', '.join(t.matrix) or 'none'}"
+            print(f"| {target} | {name} | {t.kernel} | {numbers} |", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,106 @@
+"""How a kernel is cut for a shape: tile sizes that follow from the shape alone, never from the device or a trial.
+
+Which tile a key falls into decides the order of the sum. So it is fixed here, and nothing is tuned at run time.
+
+>>> from ..support import Attention
+>>> attention = Attention(heads=9, kv_heads=3, head_dim=80, page_size=16, dtype="bf16", scale=0.1, rotary_dims=32)
+>>> parts = constants(attention, decode_cut(attention))
+>>> parts["lanes"], parts["padded_dim"], parts["rotary_half"], parts["rest"], parts["padded_rest"]
+(16, 128, 16, 48, 64)
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from ..support import Attention
+
+LEAST_SIDE: Final = 16
+"""A matrix product on tensor cores has no shorter side."""
+
+NO_WINDOW: Final = 1 << 30
+"""A window that holds every position."""
+
+LOG2_E: Final = 1.4426950408889634
+
+UNFUSED: Final = {"enable_fp_fusion": False}
+"""Products and sums stay apart: which are fused is up to the compiler's version."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Tiles of one kernel."""
+
+    lanes: int
+    """Rows of q in one program: query heads of one KV head, of one position or of several."""
+    warps: int
+
+
+def power_of_two(count: int) -> int:
+    """Give the least power of two that is at least `count` and a legal side."""
+    return max(LEAST_SIDE, 1 << (count - 1).bit_length())
+
+
+def decode_cut(attention: Attention) -> Cut:
+    """Cut the decode: one position a program."""
+    heavy = attention.dtype == "f32" and power_of_two(attention.head_dim) > 128
+    return Cut(lanes=power_of_two(attention.group), warps=8 if heavy else 4)
+
+
+def prefill_cut(attention: Attention) -> Cut:
+    """Cut the prefill: as many rows as registers hold, outputs being kept twice, for a panel and for all before."""
+    half, long = attention.dtype != "f32", power_of_two(attention.head_dim) > 128
+    fitting = 64 if half and not long else 16 if long and not half else 32
+    return Cut(lanes=max(fitting, power_of_two(attention.group)), warps=8)
+
+
+def tile_keys(attention: Attention) -> int:
+    """Keys of one tile: few enough that K and V of two tiles, with what turns them, fit on chip everywhere.
+
+    Without tensor cores the factors of a product lie in registers, so tiles of float32 are smaller still.
+    """
+    side = power_of_two(attention.head_dim)
+    return max(LEAST_SIDE, (8 << 10) // (4 * side)) if attention.dtype == "f32" else min(64, (16 << 10) // (2 * side))
+
+
+def tile_rows(attention: Attention) -> int:
+    """Positions in one program of the prefill."""
+    return prefill_cut(attention).lanes // attention.group
+
+
+def constants(attention: Attention, cut: Cut) -> dict[str, int | bool]:
+    """Give what a kernel is compiled for, beside the element type."""
+    a = attention
+    rest = a.head_dim - a.rotary_dims
+    return {
+        "group": a.group,
+        "lanes": cut.lanes,
+        "tile_keys": tile_keys(a),
+        "page_size": a.page_size,
+        "head_dim": a.head_dim,
+        "padded_dim": power_of_two(a.head_dim),
+        "rotary_half": a.rotary_dims // 2,
+        "padded_half": power_of_two(max(1, a.rotary_dims // 2)),
+        "rest": rest,
+        "padded_rest": power_of_two(max(1, rest)),
+        "interleaved": a.interleaved,
+        "rotated": a.rotated,
+        "capped": a.softcap is not None,
+    }
+
+
+def options(cut: Cut, capability: int | None) -> dict[str, int | bool]:
+    """Give the compiler's options. `capability` as in `unsupported`: before 80 nothing is loaded ahead."""
+    ahead = capability is None or capability >= 80
+    return {"num_warps": cut.warps, "num_stages": 2 if ahead else 1, **UNFUSED}
+
+
+def factors(attention: Attention) -> tuple[float, float]:
+    """Give the factors on logits before and after the cap; exponents are to base 2."""
+    if attention.softcap is None:
+        return attention.scale * LOG2_E, 1.0
+    return attention.scale / attention.softcap, attention.softcap * LOG2_E
+
+
+def window(attention: Attention) -> int:
+    """Give the keys a row sees as a number."""
+    return NO_WINDOW if attention.window is None else attention.window

@@ -1,0 +1,74 @@
+"""The kernels compile for devices that are not here, and take no more of one than it has. No GPU is needed."""
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+MOST_SHARED_BYTES = {"sm_75": 64 << 10, "sm_80": 163 << 10, "sm_90": 227 << 10, "sm_100": 227 << 10, "gfx942": 64 << 10}
+"""What a device gives one program, by the vendors' tables."""
+MOST_REGISTERS = {"gfx942": 512}
+MOST_SPILLED_BYTES = {"gfx942": 1024}
+USUAL_SPILLED_BYTES = 64
+UNFIT_SPILLED_BYTES = 16 << 10
+"""Of half types on a device for which triton makes no matrix products."""
+MATRIX = {
+    "sm_80": {"mma.sync"},
+    "sm_90": {"mma.sync", "wgmma.mma_async"},
+    "sm_100": {"mma.sync", "tcgen05.mma"},
+    "gfx942": {"v_mfma"},
+}
+
+
+@dataclass
+class Line:
+    shape: str
+    kernel: str
+    registers: int
+    spilled_bytes: int
+    shared_bytes: int
+    matrix: set[str]
+
+    @property
+    def half(self) -> bool:
+        return not self.shape.startswith("f32")
+
+
+def report(target: str, folder: Path) -> list[Line]:
+    """Compile everything in a process that interprets nothing, with nothing compiled before."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("TRITON_")}
+    done = subprocess.run(
+        [sys.executable, "-m", "cyberkv.runtime.cuda.kernels.report", target],
+        env={**environment, "TRITON_CACHE_DIR": str(folder)}, check=False, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    print(done.stdout)
+    lines = []
+    for text in done.stdout.splitlines()[2:]:
+        name, shape, kernel, *numbers, matrix = (cell.strip() for cell in text.strip("|").split(" | "))
+        assert name == target
+        lines.append(Line(shape, kernel, *map(int, numbers), {*matrix.split(", ")} - {"none"}))
+    return lines
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", MOST_SHARED_BYTES)
+def test_kernels_compile_within_limits(target: str, tmp_path: Path) -> None:
+    lines = report(target, tmp_path)
+    assert {line.kernel for line in lines} == {"decode", "merge", "prefill", "append", "gather", "scatter"}
+    assert {line.half for line in lines} == {True, False}
+    for line in lines:
+        assert line.shared_bytes <= MOST_SHARED_BYTES[target], line
+        assert 0 < line.registers <= MOST_REGISTERS.get(target, 255), line
+        unfit = target == "sm_75" and line.half
+        most = UNFIT_SPILLED_BYTES if unfit else MOST_SPILLED_BYTES.get(target, USUAL_SPILLED_BYTES)
+        assert line.spilled_bytes <= most, line
+        if target in MATRIX and line.kernel in ("decode", "prefill"):
+            # float32 is computed as float32: its control, on NVIDIA, is that no tensor core takes part.
+            assert bool(line.matrix) == (line.half or target == "gfx942"), line
+            assert line.matrix <= MATRIX[target], line
+    used = {name for line in lines for name in line.matrix}
+    assert used == MATRIX.get(target, set())
