@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..cybergraph.errors import UnsafeNumerics
 from .attention.panels import FLOOR_ROWS, PANEL_KEYS
-from .batching.trial import try_scores_together, try_shared_steps
+from .batching.trial import raw_rows, try_scores_together, try_shared_steps
 from .geometry import Geometry
 from .hot import HotMemory
 from .models.decoder import Decoder
@@ -108,7 +108,8 @@ def probe(decoder: Decoder, rotary: Rotary, geometry: Geometry, *, step: Step = 
             start = end
         for position in range(count, count + single):
             single_step(decoder, sequence, [tokens[position]], position)
-        layers = pool.rows[:, : len(decoder.layers), :, :, :, :]
+        # By position, not by block: the answer then has one name whatever the block size.
+        layers = raw_rows(sequence, count + single)[:, : len(decoder.layers)]
         return blake3(layers.contiguous().view(torch.uint8).numpy().data).digest()
 
     size = max(FLOOR_ROWS, geometry.block_size)

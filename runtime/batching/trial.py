@@ -17,7 +17,7 @@ def try_shared_steps(decoder: Decoder, tokens: list[int], whole: Sequence, short
     once, then alone, beside those of `short`, which has the first block of the same tokens.
     """
     size = whole.pool.geometry.block_size
-    expected = _raw(whole, len(tokens))
+    expected = raw_rows(whole, len(tokens))
     seats = Seats(decoder.config, whole.pool.packing.dtype, 2)
     position, behind = max(0, len(tokens) - 2 * FLOOR_ROWS) // size * size, size
     whole.truncate_table(-(-position // size))
@@ -36,8 +36,8 @@ def try_shared_steps(decoder: Decoder, tokens: list[int], whole: Sequence, short
         for span in spans:
             step.settle(span, range(len(span.tokens)))
         position, behind = position + rows, behind + 1
-    return torch.equal(_raw(whole, position), expected[:position]) and torch.equal(
-        _raw(short, behind), expected[:behind]
+    return torch.equal(raw_rows(whole, position), expected[:position]) and torch.equal(
+        raw_rows(short, behind), expected[:behind]
     )
 
 
@@ -47,7 +47,7 @@ def try_scores_together(decoder: Decoder, hidden: Tensor) -> bool:
     return all(torch.equal(decoder.logits_of(hidden[:count]), alone[:count]) for count in {2, len(hidden)})
 
 
-def _raw(sequence: Sequence, length: int) -> Tensor:
+def raw_rows(sequence: Sequence, length: int) -> Tensor:
     """Copy raw rows. Shape: [length, num_layers, K|V, kv_heads, width]."""
     rows = sequence.pool.rows[torch.tensor(sequence.table)]
     return rows.permute(0, 3, 1, 2, 4, 5).flatten(0, 1)[:length].clone()

@@ -119,6 +119,12 @@ def test_probe_names_the_domain_by_its_answer(tiny_engine: Callable[..., Engine]
     assert other.domain.name != engine.domain.name
 
 
+def test_a_domain_has_one_name_whatever_the_block_size(tiny_engine: Callable[..., Engine]) -> None:
+    small, large = (tiny_engine("llama", home=str(size), block_size=size) for size in (16, 64))
+    domains = [probe(each.decoder, each.rotary, each.geometry) for each in (small, large)]
+    assert domains[0] == domains[1]
+
+
 def test_probe_refuses_a_setting_where_the_rule_is_broken(
     tiny_engine: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
