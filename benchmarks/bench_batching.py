@@ -13,7 +13,7 @@ from cyberkv.runtime.batching import scheduler as scheduler_module
 from cyberkv.runtime.batching.admission import Limits
 from cyberkv.runtime.batching.request import Outcome, Request
 from cyberkv.runtime.batching.scheduler import Scheduler
-from cyberkv.runtime.batching.step import Step
+from cyberkv.runtime.steps.step import Step
 from cyberkv.runtime.engine import Engine
 from cyberkv.runtime.live import Live
 from cyberkv.runtime.sampling import Sampling

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from cyberkv.runtime.batching.drafting import PromptLookup
+from cyberkv.runtime.steps.drafting import PromptLookup
 from cyberkv.runtime.engine import Engine
 from cyberkv.runtime.live import Live
 from cyberkv.runtime.sampling import Sampling

@@ -1,7 +1,9 @@
 """Options that several commands share."""
 
 import math
+import re
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any, TypeVar
 
 import click
@@ -53,6 +55,34 @@ class Text(click.ParamType[str]):
 
 TEXT = Text()
 
+_SIZE = re.compile(r"([0-9]{1,64}(?:\.[0-9]{1,64})?) ?(?:([KMGT])iB|B)?")
+
+
+def parse_size(text: str) -> int | None:
+    """Read a number of bytes, or None for what is no size.
+
+    >>> [parse_size(text) for text in ("1.5KiB", "20 GiB", "7", "7B", "7 kB")]
+    [1536, 21474836480, 7, 7, None]
+    """
+    found = _SIZE.fullmatch(text)
+    return None if found is None else int(Fraction(found[1]) * 1024 ** " KMGT".index(found[2] or " "))
+
+
+class Size(click.ParamType[int]):
+    """A size in bytes or binary units."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Read a size."""
+        size_bytes = parse_size(str(value))
+        if size_bytes is None:
+            self.fail("write a number of bytes, or one with KiB, MiB, GiB or TiB", param, ctx)
+        return size_bytes
+
+
+SIZE = Size()
+
 
 class FiniteRange(click.FloatRange):
     """Numbers of a range, without infinity and without what is no number."""
@@ -70,7 +100,7 @@ BYTES_S_PER_MBIT = 1e6 / 8
 """Links are given in Mbit/s, as they are sold."""
 
 DRAFTERS = ("ngram",)
-"""What can guess tokens; `runtime.batching.drafting` has it, and would load torch."""
+"""What can guess tokens; `runtime.steps.drafting` has it, and would load torch."""
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

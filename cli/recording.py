@@ -4,29 +4,36 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ..cybergraph.chain import load_root
 from ..cybergraph.cid import Cid
 from ..cybergraph.index.marks import encode_name
 from ..cybergraph.refs import resolve_root
+from ..cybergraph.verdict import Verdict
 from .context import Session
 from .interrupt import Stop
 from .marking import carry_marks
 from .models import choose_model, need_codec
-from .names import name_of_head, say_moves, unique
+from .names import keep_as, name_of_head, say_moves, say_own, unique
 from .progress import bar, busy
 from .rates import keep_rate, read_rate
 from .trust import require_usable
 
 if TYPE_CHECKING:
-    from ..runtime.batching.drafting import Drafter
+    from ..runtime.steps.drafting import Drafter
     from ..runtime.engine import Engine
     from ..runtime.live import Live
     from ..runtime.models.record import ModelRecord
     from ..runtime.models.tokenizer import TextCodec
     from ..runtime.sampling import Sampling
     from ..runtime.selected import Selected
+
+_DONE: Final = {
+    Verdict.HIT: "in memory", Verdict.FAULT: "loaded", Verdict.RECOMPUTE: "computed", Verdict.REFUSE: "refused",
+    Verdict.ABSTAIN: "kept back", Verdict.RECONCILED: "approximate",
+}  # fmt: skip
+"""How a person reads what was done with blocks; programs get the codes."""
 
 
 @dataclass(slots=True)
@@ -43,13 +50,15 @@ class Recording:
     """The newest root that is recorded."""
     recorded_tokens: int
     """Length of that root."""
+    head: Cid | None = None
+    """Where the name ended when it was last looked at; None for a new name. Only from there it is moved."""
     prefill_s: float = 0.0
     decode_s: float = 0.0
     tokens_generated: int = 0
     drafter: "Drafter | None" = None
     """Guesses tokens of answers, which are then checked several at a time."""
     first_append: Callable[[Sequence[int], Callable[[int, int], None]], None] | None = None
-    """Takes the first tokens in place of `live.append`, where the conversation is still on its way."""
+    """Takes the first tokens in place of `live.append`: of a conversation on its way, or under a budget."""
 
     @property
     def has_room(self) -> bool:
@@ -102,16 +111,25 @@ class Recording:
         return live.generate(max_tokens, sampling, ends, self.drafter)
 
     def save(self) -> Cid:
-        """Record the state as the newest root of the name, durably."""
+        """Record the state as the newest root of the name, durably.
+
+        Where another writer has moved the name meanwhile, this goes on under a name of its own, which is said.
+        """
         from ..runtime.checkpoint import checkpoint
         from ..runtime.selected import Selected
 
-        created = self.session.now()
+        created, name = self.session.now(), self.name
         write = self.live.checkpoint if isinstance(self.live, Selected) else partial(checkpoint, self.live)
-        self.root = write(title=self.name, created=created, parent=self.parent, fork_at=self.fork_at)
-        self.recorded_tokens = len(self.live.tokens)
+
+        def write_for(title: str) -> Cid:
+            if title != name and self.root is not None:
+                self.parent, self.fork_at = self.root, min(self.recorded_tokens, len(self.live.tokens))
+            return write(title=title, created=created, parent=self.parent, fork_at=self.fork_at)
+
+        self.name, self.root = keep_as(self.session.index, name, write_for, created, expected=self.head)
+        self.head, self.recorded_tokens = self.root, len(self.live.tokens)
         self._keep_rate()
-        self.session.index.set_head(self.name, self.root, created)
+        say_own(self.session, name, self.name)
         return self.root
 
     def _keep_rate(self) -> None:
@@ -195,13 +213,14 @@ def start(
 
     session.create_home()
     parent, fork_at = root_cid, root.length if root else None
+    head = None
     if from_ref is not None and root is not None and root_cid is not None:
         continued = name_of_head(session.index, from_ref, root_cid)
         name = name or continued
         if continued is not None and name == continued:
-            parent, fork_at = root.parent, root.fork_at
-    if name is not None:
-        say_moves(session, name, root_cid)
+            parent, fork_at, head = root.parent, root.fork_at, root_cid
+    if name is not None and head is None:
+        head = say_moves(session, name, root_cid)
     engine, codec = load_engine(session, record)
     with busy(session, "loading the conversation"):
         started_s = session.clock_s()
@@ -221,6 +240,7 @@ def start(
         fork_at,
         root_cid,
         len(live.tokens),
+        head,
         prefill_s=session.clock_s() - started_s,
     )
 
@@ -242,12 +262,13 @@ def summary(figures: dict[str, Any]) -> Sequence[tuple[str, object]]:
     """Give the figures as a person reads them."""
     speed = figures["decode_tok_s"]
     reused, computed = figures["tokens_reused"], figures["tokens_computed"]
+    lookups = [f"{blocks:,} {_DONE[Verdict(code)]}" for code, blocks in figures["verdicts"].items()]
     return [
         ("name", figures["name"]),
         ("root", figures["root"]),
         ("tokens", f"{figures['tokens_total']:,}: {reused:,} reused, {computed:,} computed"),
         ("blocks", f"{figures['blocks_new']:,} new"),
-        ("lookups", ", ".join(f"{blocks:,} {verdict}" for verdict, blocks in figures["verdicts"].items()) or None),
+        ("lookups", ", ".join(lookups) or None),
         ("approx", figures["approx"]),
         ("prefill", f"{figures['prefill_s']:.2f} s"),
         ("decode", None if speed is None else f"{speed:.1f} tokens/s"),

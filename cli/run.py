@@ -9,8 +9,7 @@ import click
 from ..cybergraph.errors import CyberKVError
 from .arriving import Arriving, check_options, start_arriving
 from .context import Session, pass_session
-from .failure import INTERRUPTED
-from .interrupt import stoppable
+from .interrupt import INTERRUPTED, stoppable
 from .names import slug
 from .options import REF, TEXT, recording_options, sampling_options
 from .output import line, remark
@@ -141,7 +140,7 @@ def use_drafts(recording: Recording, draft: str | None) -> None:
     if (reason := recording.live.engine.domain.scattered) is not None:
         remark(recording.session, f"nothing is drafted here: {reason}")
         return
-    from ..runtime.batching.drafting import PromptLookup
+    from ..runtime.steps.drafting import PromptLookup
 
     recording.drafter = PromptLookup()
 

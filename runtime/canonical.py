@@ -16,13 +16,13 @@ from torch import Tensor
 
 from ..cybergraph.errors import UnsafeNumerics
 from .attention.panels import FLOOR_ROWS, PANEL_KEYS
-from .batching.trial import raw_rows, try_scores_together, try_shared_steps
 from .geometry import Geometry
 from .hot import HotMemory
 from .models.decoder import Decoder
 from .pool import Pool
 from .rope import Rotary
 from .sequence import Sequence
+from .steps.trial import raw_rows, try_scores_together, try_shared_steps
 
 CHUNK_TOKENS = 1024
 """Rows of one prefill step: long enough to run at full speed, short enough to seal, show progress and stop."""

@@ -10,7 +10,7 @@ from ..cybergraph.store.base import Store
 from .attention.panels import FLOOR_ROWS
 from .canonical import Domain, probe
 from .geometry import Geometry
-from .hot import HotMemory
+from .hot import HotMemory, limit_bytes
 from .models.config import DecoderConfig
 from .models.decoder import Decoder
 from .models.registry import LoadedModel
@@ -48,7 +48,8 @@ class Engine:
 
     def __post_init__(self) -> None:
         self.geometry = self.pool.geometry
-        self.memory = HotMemory(self.config, self.pool.packing.dtype)
+        dtype, pool_tokens = self.pool.packing.dtype, self.pool.capacity_blocks * self.geometry.block_size
+        self.memory = HotMemory(self.config, dtype, limit_bytes(self.config, dtype, pool_tokens))
 
     @property
     def config(self) -> DecoderConfig:

@@ -18,15 +18,15 @@ from ..cybergraph.index import Index
 from ..cybergraph.prefix import PrefixKey, prefix_key
 from .announce import announce
 from .attention.panels import FLOOR_ROWS
-from .batching.drafting import Drafter
-from .batching.speculation import speculate
-from .batching.taking import Taking
 from .canonical import CHUNK_TOKENS, canonical_step, single_step
 from .engine import Engine
 from .reuse import Counts, Reusing
 from .rings.archive import bring_back
 from .sampling import Sampling
 from .sealing import Sealed, Sealer, Unsealed, name_blocks, store_blocks
+from .steps.drafting import Drafter
+from .steps.speculation import speculate
+from .steps.taking import Taking
 
 __all__ = ["Counts", "Live", "Progress"]
 
@@ -295,7 +295,7 @@ class Live(Reusing, Taking):
     ) -> Iterator[int]:
         """Choose and record up to `max_tokens` tokens, yielding each; a stop token ends it and is not recorded.
 
-        With a drafter, several tokens are checked in one step and every row is canonical (`batching.speculation`): the
+        With a drafter, several tokens are checked in one step and every row is canonical (`steps.speculation`): the
         answer does not depend on what is drafted. Without one, rows are computed alone, fast.
         """
         if drafter and not self.engine.domain.scattered:

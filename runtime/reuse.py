@@ -45,7 +45,7 @@ class Counts:
     blocks_new: int = 0
     """Blocks sealed here that the store did not have."""
     tokens_drafted: int = 0
-    """Guesses that were checked (`batching.speculation`)."""
+    """Guesses that were checked (`steps.speculation`)."""
     tokens_accepted: int = 0
     """Guesses that were right and became tokens: steps that were saved."""
     misses: list[Miss] = field(default_factory=list)

@@ -50,7 +50,6 @@ class Rotary:
         self.cos = angles.cos().to(dtype)[:, None, :]
         self.sin = angles.sin().to(dtype)[:, None, :]
         self.max_positions = max_positions
-        self._half = head_dim // 2
 
     def rotate(self, rows: Tensor, start: int) -> Tensor:
         """Turn rows that stand at positions `start`, `start + 1`, … Shape: [n, heads, head_dim], a new tensor.
@@ -64,9 +63,13 @@ class Rotary:
                 hint="fork or start a shorter conversation",
                 positions=self.max_positions,
             )
-        half = self._half
-        cos, sin = self.cos[start:end], self.sin[start:end]
-        turned = rows * cos
-        turned[..., :half].sub_(rows[..., half:] * sin[..., :half])
-        turned[..., half:].add_(rows[..., :half] * sin[..., half:])
-        return turned
+        return turn(rows, self.cos[start:end], self.sin[start:end])
+
+
+def turn(rows: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turn rows by the angles of each. Shapes: [n, heads, head_dim], [n, 1, head_dim] twice -> a new tensor."""
+    half = rows.shape[-1] // 2
+    turned = rows * cos
+    turned[..., :half].sub_(rows[..., half:] * sin[..., :half])
+    turned[..., half:].add_(rows[..., :half] * sin[..., half:])
+    return turned

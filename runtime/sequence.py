@@ -17,7 +17,7 @@ from .hot import FullCopy, HotMemory
 from .models.config import DecoderConfig
 from .pool import ARCHIVED, Pool
 from .quant import packed
-from .rings.live import RingCopy
+from .ringcopy import RingCopy
 from .rings.window import Stage, first_live, first_read, readers, unread_blocks
 from .rope import Rotary
 

@@ -40,12 +40,18 @@ def require_possible(engine: Engine, request: Request) -> None:
 
 
 def room_for(engine: Engine, job: Job, running: list[tuple[Job, Running]]) -> bool:
-    """Say whether the pool has rows for a waiting request beside what the running ones need soon.
+    """Say whether there are pool rows, and memory for a rotated copy, for a waiting request beside what is needed soon.
 
-    That is the rest of their prompts and the next block of their answers: who comes in is not to be put out at once.
+    That is the rest of the running ones' prompts and the next block of their answers: who comes in is not to be put
+    out at once.
     """
-    size, pool = engine.geometry.block_size, engine.pool
+    size, pool, memory = engine.geometry.block_size, engine.pool, engine.memory
     ahead = size + FLOOR_ROWS
+    growing_bytes = sum(
+        max(0, memory.copy_bytes(each.length + ahead) - place.live.sequence.live_bytes) for each, place in running
+    )
+    if memory.copy_bytes(job.length + ahead) > memory.left_bytes - growing_bytes:
+        return False
     promised = sum(max(0, (each.length + ahead) // size - len(place.live.sequence.table)) for each, place in running)
     free = pool.capacity_blocks - pool.used_blocks - promised
     needed = job.length // size + 1

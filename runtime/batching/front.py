@@ -18,6 +18,7 @@ from typing import Self
 from ...cybergraph.errors import Refused
 from ..engine import Engine
 from .admission import Limits
+from .ahead import Ahead
 from .request import Listener, Outcome, Request
 from .scheduler import Scheduler
 
@@ -56,18 +57,11 @@ class Ticket:
         """Pass on what happened; called by the stepping thread alone."""
         if isinstance(event, Outcome):
             self._outcome = event
+            self._ended.set()  # before anybody hears of it, and asks
         if self._listener:
-            try:
-                self._listener(event)
-            finally:
-                self._end(event)
+            self._listener(event)
         else:
             self._events.put(event)
-            self._end(event)
-
-    def _end(self, event: int | Outcome) -> None:
-        if isinstance(event, Outcome):
-            self._ended.set()
 
 
 class Front:
@@ -120,6 +114,13 @@ class Front:
             self._closing = True
             self._changed.notify()
         self._thread.join()
+        if self.ahead:
+            self.ahead.close()
+
+    @property
+    def ahead(self) -> Ahead | None:
+        """What brings the blocks of waiting requests nearer, where the engine has host memory for it."""
+        return self._scheduler.ahead
 
     def __enter__(self) -> Self:
         return self

@@ -1,14 +1,15 @@
 """What is asked of the scheduler, and what comes of it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from ...cybergraph.cid import Cid
 from ..engine import Engine
 from ..live import Live
 from ..reuse import Counts
 from ..sampling import Sampling
-from .drafting import Drafter
+from ..steps.drafting import Drafter
 
 
 class Finish(StrEnum):
@@ -41,6 +42,9 @@ class Request:
     open: Callable[[Engine], Live] = Live
     """Gives the conversation that the tokens are added to, for example `lambda engine: resume(engine, root)`. Called in
     the stepping thread when the request is admitted, and again where the pool had no room for it then."""
+    blocks: Callable[[Engine], Sequence[Cid]] | None = None
+    """Names the blocks that `open` takes, so that they can be brought nearer while the request waits. Without it, those
+    that the index knows of `tokens` are. Called in the stepping thread, and only where there is host memory for it."""
     keep: Callable[[Live], object] | None = None
     """Called in the stepping thread with the finished conversation before its rows are given back, for example to
     `checkpoint` it. What it returns is `Outcome.kept`. Not called for a request that was cancelled or failed."""

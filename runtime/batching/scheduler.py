@@ -21,13 +21,14 @@ from ...cybergraph.errors import TierFull
 from ..engine import Engine
 from ..live import Live
 from ..pool import ARCHIVED
+from ..steps.checking import Check, check, draft
+from ..steps.seats import Seats
+from ..steps.step import Span, Step
 from .admission import Limits, open_job, require_possible, room_for
-from .checking import Check, check, draft
+from .ahead import Ahead
 from .job import Job, Leaving, Running, Waiting
 from .parking import park
 from .request import Finish, Listener, Request
-from .seats import Seats
-from .step import Span, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,7 @@ class Scheduler:
         self._arrived: deque[Job] = deque()
         self._cancelled: deque[int] = deque()
         self._numbers = count()
+        self.ahead = Ahead(engine) if engine.host_bytes else None
         self._seats = Seats(engine.config, engine.pool.packing.dtype, self.limits.running)
 
     @property
@@ -119,6 +121,8 @@ class Scheduler:
             if job.place is place and not place.pending:
                 self._plan_decode(job, place.live, planned)
         self._plan_prefill(planned)
+        if self.ahead:
+            self.ahead.look(self.jobs)
         return sorted(planned, key=lambda each: each.span.seated)
 
     def _sweep(self) -> None:
@@ -216,10 +220,14 @@ class Scheduler:
         place.looked_up = True
 
     def _make_room(self, job: Job, live: Live, length: int, planned: list[Planned]) -> bool:
-        """Have the page table cover `length`; the youngest leave the pool for it. False where that is this one."""
+        """Have the page table and the rotated copy cover `length`; the youngest leave for it.
+
+        False where that is this one.
+        """
         while True:
             try:
                 live.sequence.extend_table(length)
+                live.sequence.reserve(length + 1)  # a dummy may stand behind the last row
             except TierFull as error:
                 running = self.running
                 if len(running) == 1:
@@ -230,13 +238,21 @@ class Scheduler:
                 planned[:] = [each for each in planned if each.job is not victim]
                 if victim is job:
                     return False
+            except Exception as error:
+                self._end(job, Finish.FAILED, error=error)
+                return False
             else:
                 return True
 
     def _preempt(self, job: Job, place: Running) -> None:
-        """Move a conversation out of the pool; it comes back in its turn."""
+        """Move a conversation out of the pool; it comes back in its turn, or has failed where it cannot be kept."""
         goal = place.goal if place.pending else list(place.live.tokens)
-        job.place = leaving = Leaving(place.live, Waiting(park(place.live), goal))
+        try:
+            parked = park(place.live)
+        except Exception as error:
+            self._end(job, Finish.FAILED, error=error)
+            return
+        job.place = leaving = Leaving(place.live, Waiting(parked, goal))
         job.preempted += 1
         self._vacate(job, leaving)
 
@@ -323,6 +339,9 @@ class Scheduler:
             except BaseException:
                 live.untake_rows(length)
                 raise
+            if span.seated:
+                live.counts.tokens_drafted += len(span.tokens) - 1
+                live.counts.tokens_accepted += rows - 1
         live.sequence.truncate_table(-(-len(live.tokens) // size))
 
     def _finish(self, job: Job, live: Live, finish: Finish) -> None:

@@ -47,7 +47,7 @@ class Plane:
     """A ring with its memory. The description is immutable; the memory is shared by its successors.
 
     An append writes over rows that the plane before it still describes. Whoever could be stopped in between takes the
-    steps of `append_batch` apart and keeps `upto` in between (`live.RingCopy`).
+    steps of `append_batch` apart and keeps `upto` in between (`ringcopy.RingCopy`).
     """
 
     key: Tensor

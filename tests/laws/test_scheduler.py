@@ -1,6 +1,8 @@
 """The scheduler against a plain oracle: whatever comes, goes, is interrupted or fails, nothing leaks."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -12,19 +14,26 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from cyberkv.cybergraph.errors import TierFull
 from cyberkv.cybergraph.index import Index
 from cyberkv.cybergraph.store import MemoryStore
+from cyberkv.runtime.batching import scheduler as scheduler_module
 from cyberkv.runtime.batching.admission import Limits
 from cyberkv.runtime.batching.request import Finish, Outcome, Request
 from cyberkv.runtime.batching.scheduler import Scheduler
-from cyberkv.runtime.batching.step import Step
 from cyberkv.runtime.engine import Engine, build_engine
 from cyberkv.runtime.live import Live
 from cyberkv.runtime.models.registry import Registry
 from cyberkv.runtime.sampling import Sampling
+from cyberkv.runtime.steps.seats import Seats
+from cyberkv.runtime.steps.step import Step
 from tests.numerics.tiny import tiny_model
 
 TEXT = [(13 * i * i + 11 * i + 5) % 250 for i in range(300)]
 BLOCKS = 9
 PREFILL_TOKENS = 32
+PLACES = (
+    "run", "attend", "settle", "take_rows", "seal", "_merge", "load_known", "put_many", "allocate", "ensure", "take",
+    "_copy_out", "park", "check", "open_job",
+)  # fmt: skip
+"""What may fail in the middle of a step, or be stopped there."""
 
 
 @pytest.fixture(scope="module")
@@ -111,10 +120,14 @@ def machine(make: Callable[[], Engine], oracle: Engine) -> type[RuleBasedStateMa
             if self.ears:
                 self.scheduler.cancel(list(self.ears)[pick % len(self.ears)])
 
-        @rule(where=st.sampled_from(["run", "attend", "settle", "seal", "put_many"]), error=st.sampled_from(
+        @rule(where=st.sampled_from(PLACES), error=st.sampled_from(
             [KeyboardInterrupt, MemoryError, TierFull]), skip=st.integers(0, 3))  # fmt: skip
         def fail(self, where: str, error: type[BaseException], skip: int) -> None:
-            owner: Any = {"seal": Live, "put_many": self.engine.store}.get(where, Step)
+            owner: Any = {
+                "take_rows": Live, "seal": Live, "_merge": Live, "load_known": Live, "put_many": self.engine.store,
+                "allocate": self.engine.pool, "ensure": self.engine.residency, "take": Seats, "_copy_out": Seats,
+                "park": scheduler_module, "check": scheduler_module, "open_job": scheduler_module,
+            }.get(where, Step)  # fmt: skip
             sound, calls = getattr(owner, where), 0
 
             def failing(*args: Any, **options: Any) -> Any:
@@ -135,6 +148,17 @@ def machine(make: Callable[[], Engine], oracle: Engine) -> type[RuleBasedStateMa
 
         @invariant()
         def adds_up(self) -> None:
+            """References sum to leases, each block is once in the pool, and nothing runs that ought not to."""
+            pool, tables = self.engine.pool, [place.live.sequence.table for _, place in self.scheduler.running]
+            held = Counter(row for table in tables for row in table)
+            assert [pool.users(row) for row in range(BLOCKS)] == [held[row] for row in range(BLOCKS)]
+            rows = {cid: row for _, place in self.scheduler.running
+                    for cid, row in zip(place.live.blocks, place.live.sequence.table, strict=False)}  # fmt: skip
+            assert len({*rows.values()}) == len(rows)
+            for _, place in self.scheduler.running:
+                live = place.live
+                assert len(live.blocks) == len(live.tokens) // 16 <= len(live.sequence.table)
+                assert self.engine.store.missing(live.blocks) == []
             assert self.scheduler.check_integrity() == []
             assert len(self.scheduler.running) <= 3
             going = {job.number for job in self.scheduler.jobs} | {job.number for job in self.scheduler._arrived}
@@ -156,6 +180,7 @@ def machine(make: Callable[[], Engine], oracle: Engine) -> type[RuleBasedStateMa
                     assert ear.tokens == expected(ear.request)
                 elif outcome.finish is Finish.FAILED:
                     assert number in self.excused, outcome.error
+            self.engine.index.close()
 
     return Machine
 
@@ -215,3 +240,68 @@ def test_one_that_fails_does_not_disturb_the_others(
     assert isinstance(ill[1].outcomes[0].error, MemoryError)
     assert (ill[0].tokens, ill[2].tokens) == (well[0].tokens, well[2].tokens)
     assert ill[1].tokens == well[1].tokens[: len(ill[1].tokens)]
+
+
+@pytest.mark.parametrize(("owner", "where"), [("pool", "allocate"), ("memory", "take")])
+def test_who_finds_no_memory_fails_alone(
+    owner: str, where: str, engine: Callable[[], Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = engine()
+    scheduler = Scheduler(made)
+    first, second = (Ear(Request(tuple(TEXT[at : at + 20]), max_tokens=10)) for at in (0, 60))
+    scheduler.submit(first.request, first)
+    scheduler.step()
+    scheduler.submit(second.request, second)
+    with monkeypatch.context() as patch:
+        patch.setattr(getattr(made, owner), where, lambda *_: (_ for _ in ()).throw(MemoryError("none left")))
+        scheduler.step()
+    assert isinstance(second.outcomes[0].error, MemoryError)
+    while scheduler.busy:
+        scheduler.step()
+    assert first.outcomes[0].finish is Finish.LENGTH
+    assert scheduler.check_integrity() == []
+    assert made.pool.used_blocks == 0
+
+
+@pytest.mark.parametrize("where", ["settle", "take_rows", "seal", "put_many", "_merge"])
+def test_what_was_interrupted_is_done_again_by_the_next_step(
+    where: str, engine: Callable[[], Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(stops: int) -> list[Ear]:
+        made = engine()
+        scheduler, left = Scheduler(made), stops
+        owner: Any = {"settle": Step, "put_many": made.store}.get(where, Live)
+        sound = getattr(owner, where)
+
+        def stopped(*args: Any, **options: Any) -> Any:
+            nonlocal left
+            if where == "put_many" or left % 2:  # else when it is done
+                left -= 1
+                raise KeyboardInterrupt
+            result = sound(*args, **options)
+            if left:
+                left -= 1
+                raise KeyboardInterrupt
+            return result
+
+        ears = [Ear(Request(tuple(TEXT[at : at + 10]), 30, keep=lambda live: list(live.blocks))) for at in (0, 60)]
+        for ear in ears:
+            scheduler.submit(ear.request, ear)
+        while any(len(ear.tokens) < 5 for ear in ears):
+            scheduler.step()
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, where, lambda *args, **options: (stopped if left else sound)(*args, **options))
+            while scheduler.busy:
+                with suppress(KeyboardInterrupt):
+                    scheduler.step()
+                for _, place in scheduler.running:
+                    assert made.store.missing(place.live.blocks) == []
+                    assert len(place.live.blocks) == len(place.live.tokens) // 16
+                    assert made.pool.users(place.live.sequence.table[0]) == 1
+        assert left == 0
+        return ears
+
+    well, stopped = run(0), run(6)
+    assert [ear.tokens for ear in stopped] == [ear.tokens for ear in well]
+    assert [ear.outcomes[0].kept for ear in stopped] == [ear.outcomes[0].kept for ear in well]
+    assert len(well[0].tokens) == 30

@@ -1,6 +1,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,8 @@ from cyberkv.cybergraph.store import DiskStore
 from cyberkv.runtime.canonical import Domain
 from cyberkv.runtime.engine import Engine, build_engine
 from cyberkv.runtime.models.registry import LoadedModel, Registry
+from cyberkv.runtime.rings import window
+from cyberkv.runtime.rings.plane import Plane
 from tests.numerics.tiny import tiny_model
 
 
@@ -84,3 +87,23 @@ def shared_engine(load_tiny: Callable[..., LoadedModel], tmp_path_factory: pytes
     home = tmp_path_factory.mktemp("shared")
     with DiskStore(home / "store") as store, Index(home / "index") as index:
         yield build_engine(load_tiny("llama"), store, index)
+
+
+@pytest.fixture
+def poisoned_planes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """New planes are full of NaN instead of zeros: whatever reads a row that nobody wrote shows."""
+    zeroed = Plane.zeroed
+
+    def poisoned(*shape: Any) -> Plane:
+        plane = zeroed(*shape)
+        plane.key.fill_(float("nan"))
+        plane.value.fill_(float("nan"))
+        return plane
+
+    monkeypatch.setattr(Plane, "zeroed", poisoned)
+
+
+@pytest.fixture
+def tight(monkeypatch: pytest.MonkeyPatch, poisoned_planes: None) -> None:
+    """Rings of 32 rows for a window of 8."""
+    monkeypatch.setattr(window, "SLACK_ROWS", 24)

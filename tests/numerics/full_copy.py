@@ -10,6 +10,7 @@ from cyberkv.runtime.attention.panels import PANEL_KEYS, panel_attention, row_at
 from cyberkv.runtime.checkpoint import checkpoint
 from cyberkv.runtime.engine import Engine
 from cyberkv.runtime.live import Live
+from cyberkv.runtime.quant import packed
 from cyberkv.runtime.sequence import Sequence
 
 SIZE, WINDOW = 16, 8
@@ -24,7 +25,7 @@ class FullCopySequence(Sequence):
         super().__init__(*parts)
         c = self.config
         capacity = (c.max_positions // PANEL_KEYS + 2) * PANEL_KEYS
-        self.hot = torch.zeros(2, c.num_layers, c.num_kv_heads, capacity, c.head_dim, dtype=self.pool.rows.dtype)
+        self.hot = torch.zeros(2, c.num_layers, c.num_kv_heads, capacity, c.head_dim, dtype=self.pool.packing.dtype)
 
     @classmethod
     def of(cls, engine: Engine) -> "FullCopySequence":
@@ -42,7 +43,9 @@ class FullCopySequence(Sequence):
     def attend(self, layer: int, start: int, qk: Tensor, v: Tensor, rows: int) -> Tensor:
         kind, heads = self.config.layers[layer], self.config.num_heads
         if not self.frozen:
-            self._store(layer, start, qk[:rows, heads:], v[:rows])
+            made = packed(self.pool.packing, qk, v, heads)
+            self._store(layer, start, made.k[:rows], made.v[:rows])
+            qk, v = made.qk, made.seen_v
         if kind.rotated:
             qk = self.rotary.rotate(qk, start)
         if not self.frozen:
@@ -59,7 +62,7 @@ class FullCopySequence(Sequence):
             self.heat_rows(block * self.pool.geometry.block_size, self.pool.geometry.block_size)
 
     def heat_rows(self, start: int, count: int) -> None:
-        row = self.pool.rows[self.table[start // self.pool.geometry.block_size]]
+        row = self.pool.packing.unpack(self.pool.rows[self.table[start // self.pool.geometry.block_size]])
         for layer, kind in enumerate(self.config.layers):
             k = row[layer, 0, :count]
             self.write(layer, start, self.rotary.rotate(k, start) if kind.rotated else k, row[layer, 1, :count])

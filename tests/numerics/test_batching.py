@@ -4,20 +4,15 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
 import torch
 
-from cyberkv.cybergraph.errors import OutOfRange, Refused, TierFull
 from cyberkv.cybergraph.index import Index
 from cyberkv.cybergraph.keeping.fsck import fsck
 from cyberkv.cybergraph.store import DiskStore
-from cyberkv.runtime.batching import step as step_module
 from cyberkv.runtime.batching.admission import Limits
-from cyberkv.runtime.batching.drafting import PromptLookup
-from cyberkv.runtime.batching.front import Front
 from cyberkv.runtime.batching.parking import park, unpark
 from cyberkv.runtime.batching.request import Finish, Request
 from cyberkv.runtime.batching.scheduler import Scheduler
@@ -28,19 +23,11 @@ from cyberkv.runtime.live import Live
 from cyberkv.runtime.models.registry import Registry, smollm2_source
 from cyberkv.runtime.pool import Pool
 from cyberkv.runtime.sampling import Sampling
-from tests.numerics.together import TOKENS, Heard, State, alone
+from cyberkv.runtime.steps import step as step_module
+from cyberkv.runtime.steps.drafting import PromptLookup
+from tests.numerics.together import TOKENS, Heard, State, alone, drain
 
 Engines = Callable[..., Engine]
-
-
-def drain(scheduler: Scheduler, *, most: int = 2000) -> int:
-    steps = 0
-    while scheduler.busy:
-        scheduler.step()
-        assert scheduler.check_integrity() == []
-        steps += 1
-        assert steps < most
-    return steps
 
 
 def requests(seed: int, count: int = 8) -> list[Request]:
@@ -156,6 +143,103 @@ def test_a_shared_prompt_is_computed_once_and_held_once(tiny_engine: Engines) ->
     assert most < 20 + 6 * 3  # two equal answers share their blocks, too
 
 
+def test_a_partly_shared_prompt_comes_into_a_nearly_full_pool(tiny_engine: Engines) -> None:
+    """What others hold takes no room again: alone the newcomer has far too little."""
+    asked = [
+        Request(tuple(TOKENS[:320]), max_tokens=40, keep=State.of),
+        Request((*TOKENS[:250], *TOKENS[600:630]), max_tokens=20, keep=State.of),
+    ]
+    most: dict[bool, int] = {}
+    for shares in (True, False):
+        engine, oracle = tiny_engine(home=f"{shares}"), tiny_engine(home=f"oracle {shares}")
+        engine.pool = Pool(engine.geometry, 28)
+        newcomer = asked[1] if shares else replace(asked[1], tokens=tuple(TOKENS[400:680]))
+        scheduler, heard = Scheduler(engine, Limits(running=4, prefill_tokens=512)), (Heard(), Heard())
+        scheduler.submit(asked[0], heard[0])
+        scheduler.step()
+        scheduler.submit(newcomer, heard[1])
+        most[shares] = 0
+        while scheduler.busy:
+            scheduler.step()
+            assert scheduler.check_integrity() == []
+            most[shares] = max(most[shares], len(scheduler.running))
+        for request, ear in zip((asked[0], newcomer), heard, strict=True):
+            chosen, state = alone(oracle, request)
+            assert ear.tokens == chosen
+            assert isinstance(ear.outcome.kept, State)
+            assert ear.outcome.kept.same(state)
+            assert ear.outcome.preempted == 0
+        assert heard[1].outcome.counts.tokens_reused == (240 if shares else 0)
+    assert most == {True: 2, False: 1}
+
+
+def test_rotated_copies_bound_how_many_run_at_once(tiny_engine: Engines) -> None:
+    """Rows that are shared are once in the pool, and rotated once for each: those count, too."""
+    most: dict[int, int] = {}
+    for panels in (3, 100):
+        engine, oracle = tiny_engine(home=f"{panels}"), tiny_engine(home=f"oracle {panels}")
+        engine.memory.limit_bytes = engine.memory.copy_bytes(256 * panels)
+        asked = [
+            Request(tuple(TOKENS[:240]), 40, Sampling(5.0, seed=number), drafter=PromptLookup(), keep=State.of)
+            for number in range(4)
+        ]
+        scheduler, heard, most[panels] = Scheduler(engine), [Heard() for _ in asked], 0
+        for request, ear in zip(asked, heard, strict=True):
+            scheduler.submit(request, ear)
+        while scheduler.busy:
+            scheduler.step()
+            assert scheduler.check_integrity() == []
+            assert engine.memory.bytes <= engine.memory.limit_bytes
+            most[panels] = max(most[panels], len(scheduler.running))
+        for request, ear in zip(asked, heard, strict=True):
+            assert ear.outcome.error is None
+            assert isinstance(ear.outcome.kept, State)
+            assert ear.outcome.kept.same(alone(oracle, request)[1])
+    assert most[100] == 4 > most[3]
+
+
+def test_who_grows_beyond_the_bound_on_rotated_copies_makes_the_youngest_leave(tiny_engine: Engines) -> None:
+    engine, oracle = tiny_engine(), tiny_engine(home="oracle")
+    engine.memory.limit_bytes = engine.memory.copy_bytes(3 * 256)
+    asked = [Request(tuple(TOKENS[at : at + 150]), 150, Sampling(5.0, seed=at), keep=State.of) for at in (0, 200)]
+    heard = compare(engine, oracle, asked, Limits())
+    assert (heard[0].outcome.preempted, heard[1].outcome.preempted) == (0, 1)
+
+
+def test_guesses_that_are_wrong_leave_no_hash_and_no_write(
+    tiny_engine: Engines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = Request(tuple(TOKENS[:230]), max_tokens=40, keep=State.of)
+    hashed: dict[bool, list[list[Any]]] = {}
+    for drafted in (False, True):
+        engine, heard = tiny_engine(home=f"{drafted}"), Heard()
+        written: list[list[Any]] = []
+        put_many = engine.store.put_many
+        monkeypatch.setattr(
+            engine.store,
+            "put_many",
+            lambda items, put_many=put_many, written=written, **options: (
+                written.append([cid for cid, _ in items]) or put_many(items, **options)
+            ),
+        )
+        scheduler = Scheduler(engine)
+        drafter = (lambda tokens: [(tokens[-1] + n) % 250 for n in range(1, 16)]) if drafted else None
+        scheduler.submit(replace(asked, drafter=drafter), heard)
+        while scheduler.busy:
+            scheduler.step()
+            for _, place in scheduler.running:
+                table, length = place.live.sequence.table, len(place.live.tokens)
+                assert len(table) == -(-length // 16)
+                assert not engine.pool.rows[table[-1], :, :, (length - 1) % 16 + 1 :].any()  # the pool is fresh
+        counts = heard.outcome.counts
+        assert counts.tokens_drafted > 100 if drafted else counts.tokens_drafted == 0
+        assert counts.tokens_accepted < counts.tokens_drafted / 10 or not drafted
+        assert heard.outcome.counts.blocks_new == 270 // 16
+        hashed[drafted] = written
+    assert hashed[True] == hashed[False]
+    assert len(hashed[True]) > 1
+
+
 def test_prompts_do_not_hold_up_those_that_are_decoded(tiny_engine: Engines) -> None:
     engine, scheduler = tiny_engine(), Scheduler(tiny_engine(), Limits(prefill_tokens=32))
     first, second = Heard(), Heard()
@@ -170,6 +254,24 @@ def test_prompts_do_not_hold_up_those_that_are_decoded(tiny_engine: Engines) -> 
     assert len(second.tokens) == 1
     drain(scheduler)
     assert engine.geometry.block_size == 16
+
+
+def test_a_step_has_a_bounded_number_of_prompt_tokens_however_many_prompts_wait(
+    tiny_engine: Engines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduler, run, seen = Scheduler(tiny_engine(), Limits(prefill_tokens=64)), step_module.Step.run, list[list[int]]()
+
+    def counted(step: step_module.Step) -> Any:
+        seen.append([len(span.tokens) for span in step.prompts])
+        return run(step)
+
+    monkeypatch.setattr(step_module.Step, "run", counted)
+    for at in (0, 200, 400):
+        scheduler.submit(Request(tuple(TOKENS[at : at + 100]), max_tokens=1), Heard())
+    drain(scheduler)
+    assert all(sum(-(-count // 16) * 16 for count in counts) <= 64 for counts in seen)
+    assert any(len(counts) > 1 for counts in seen)  # what the oldest leaves of it goes to the next
+    assert sum(map(sum, seen)) == 300
 
 
 def test_a_batched_conversation_is_recorded_and_goes_on(tiny_engine: Engines) -> None:
@@ -260,99 +362,6 @@ def test_other_element_types_are_equal_too_or_say_why_not(other_engine: Callable
     if engine.domain.broken or engine.domain.scattered:  # what the known-answer test finds depends on the machine
         return
     compare(engine, oracle, requests(5), Limits(running=5, prefill_tokens=64))
-
-
-def test_what_can_never_run_is_refused_at_once(tiny_engine: Engines) -> None:
-    engine = tiny_engine()
-    engine.pool = Pool(engine.geometry, 4)
-    scheduler = Scheduler(engine, Limits(requests=1))
-    for tokens, error in (((1,) * 3000, OutOfRange), ((9999,), OutOfRange), ((1,) * 64, TierFull)):
-        with pytest.raises(error):
-            scheduler.submit(Request(tokens, max_tokens=1), Heard())
-    empty, ear = Heard(), Heard()
-    scheduler.submit(Request((), max_tokens=1), empty)
-    with pytest.raises(TierFull, match="under way"):
-        scheduler.submit(Request((1,), max_tokens=1), ear)
-    drain(scheduler)
-    assert isinstance(empty.outcome.error, OutOfRange)
-    scheduler.submit(Request((1,) * 40, max_tokens=60), ear)  # an answer that no pool row is left for
-    drain(scheduler)
-    assert isinstance(ear.outcome.error, TierFull)
-    assert len(ear.tokens) >= 4 * 16 - 40
-
-
-def test_an_answer_ends_at_the_last_position_and_where_its_own_rule_says_so(tiny_engine: Engines) -> None:
-    engine, oracle = tiny_engine(), tiny_engine(home="oracle")
-    most = engine.config.max_positions
-    scheduler, full, ruled = Scheduler(engine, Limits(prefill_tokens=1024)), Heard(), Heard()
-    long = Request(
-        tuple(TOKENS[i % 600] for i in range(most - 3)), max_tokens=10, drafter=PromptLookup(), keep=State.of
-    )
-    expected, state = alone(oracle, Request(tuple(TOKENS[:30]), max_tokens=20, sampling=Sampling(5.0)))
-    asked = Request(
-        tuple(TOKENS[:30]),
-        20,
-        Sampling(5.0),
-        ends=lambda token: token == expected[11],
-        keep=lambda live: live.tokens[:],
-    )
-    scheduler.submit(long, full)
-    scheduler.submit(asked, ruled)
-    drain(scheduler)
-    assert full.tokens == alone(oracle, long)[0]
-    assert (len(full.tokens), full.outcome.finish) == (3, Finish.LENGTH)
-    ends = expected.index(expected[11]) + 1
-    assert ruled.tokens == expected[:ends]
-    assert (ruled.outcome.finish, ruled.outcome.kept) == (Finish.STOP, state.tokens[: 30 + ends])
-
-
-def test_threads_hand_in_and_iterate(tiny_engine: Engines) -> None:
-    engine, oracle = tiny_engine(), tiny_engine(home="oracle")
-    answers: dict[int, list[int]] = {}
-    with Front(engine, Limits(running=3, prefill_tokens=64)) as front:
-
-        def ask(number: int) -> None:
-            ticket = front.submit(Request(tuple(TOKENS[number : number + 60]), max_tokens=12))
-            answers[number] = list(ticket)
-            assert ticket.outcome(0).finish is Finish.LENGTH
-
-        threads = [Thread(target=ask, args=(number,)) for number in range(6)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        endless = front.submit(Request(tuple(TOKENS[:30]), max_tokens=1900))
-        given = iter(endless)
-        next(given)
-        endless.cancel()
-        list(given)
-        assert endless.outcome(60).finish is Finish.CANCELLED
-        failing = front.submit(Request((), max_tokens=1))
-        with pytest.raises(OutOfRange):
-            list(failing)
-        left = front.submit(Request(tuple(TOKENS[:30]), max_tokens=1900))
-    assert left.outcome(0).finish is Finish.CANCELLED
-    assert engine.pool.used_blocks == 0
-    with pytest.raises(Refused):
-        front.submit(Request((1,), max_tokens=1))
-    for number, answer in answers.items():
-        assert answer == alone(oracle, Request(tuple(TOKENS[number : number + 60]), max_tokens=12))[0]
-
-
-def test_what_breaks_every_step_fails_every_request(tiny_engine: Engines, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = tiny_engine()
-
-    def gone(*_: Any) -> bool:
-        raise OSError("the index went away")
-
-    monkeypatch.setattr("cyberkv.runtime.batching.scheduler.room_for", gone)
-    with Front(engine) as front:
-        tickets = [front.submit(Request(tuple(TOKENS[:30]), max_tokens=1900)) for _ in range(2)]
-        for ticket in tickets:
-            assert isinstance(ticket.outcome(60).error, OSError)
-        monkeypatch.undo()
-        assert len(list(front.submit(Request(tuple(TOKENS[:30]), max_tokens=3)))) == 3
-    assert engine.pool.used_blocks == 0
 
 
 @pytest.mark.slow

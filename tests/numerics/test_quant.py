@@ -25,7 +25,6 @@ from cyberkv.cybergraph.leafsize import RELATIVE_ERROR
 from cyberkv.cybergraph.nodes import Block
 from cyberkv.cybergraph.store import DiskStore
 from cyberkv.runtime.batching.admission import Limits
-from cyberkv.runtime.batching.drafting import PromptLookup
 from cyberkv.runtime.batching.request import Request
 from cyberkv.runtime.batching.scheduler import Scheduler
 from cyberkv.runtime.canonical import single_step
@@ -42,6 +41,7 @@ from cyberkv.runtime.quant import LEAST_SCALE, Int8Rows
 from cyberkv.runtime.reblock import reblock
 from cyberkv.runtime.sampling import Sampling
 from cyberkv.runtime.splice.place import splice_approximately
+from cyberkv.runtime.steps.drafting import PromptLookup
 from fixtures.golden import quantised_row
 from tests.numerics.test_splice import case, worst
 from tests.numerics.together import Heard, State, alone

@@ -172,10 +172,11 @@ def test_what_is_wanted_is_exact_to_the_byte_and_gives_what_the_whole_gives(
     assert torch.equal(logits[0], logits[2])
 
 
-def test_a_quantised_cache_has_no_name_here(tiny_engine: Engines) -> None:
-    """Another element type is another identity; a quantised scheme is refused by name, in both directions."""
+def test_another_encoding_is_another_name_and_an_unknown_one_has_none(tiny_engine: Engines) -> None:
+    """Another element type or scheme is another identity; an unknown scheme is refused by name, in both directions."""
     model = tiny_engine().model
-    assert replace(model, kv_dtype="bf16").cid() != model.cid()
+    others = replace(model, kv_dtype="bf16"), replace(model, kv_quant_scheme="int8/row/f32")
+    assert len({each.cid() for each in (model, *others)}) == 3
     with pytest.raises(MalformedNode, match="kv_quant_scheme"):
         replace(model, kv_quant_scheme="int8-channel").cid()
     data = model.encode()

@@ -13,15 +13,15 @@ from torch import Tensor
 from cyberkv.cybergraph.errors import CacheDiscontinuity
 from cyberkv.cybergraph.index import Index
 from cyberkv.cybergraph.store import DiskStore
+from cyberkv.runtime import ringcopy
 from cyberkv.runtime.canonical import single_step
 from cyberkv.runtime.checkpoint import resume
 from cyberkv.runtime.engine import Engine, build_engine
 from cyberkv.runtime.live import Live
 from cyberkv.runtime.models.config import LayerKind
 from cyberkv.runtime.models.registry import Registry
-from cyberkv.runtime.rings import live as rings_live
+from cyberkv.runtime.ringcopy import RingCopy
 from cyberkv.runtime.rings import window
-from cyberkv.runtime.rings.live import RingCopy
 from cyberkv.runtime.rings.plane import Plane
 from cyberkv.runtime.rings.snapshot import restore, take_snapshot
 from tests.numerics.full_copy import SIZE, TOKENS, WINDOW, Engines, FullCopySequence, decode, record, started
@@ -176,13 +176,13 @@ def test_reading_in_place_or_not_gives_the_same(
     lives = pair(tiny_engine, "mistral", TOKENS[:20])
     allowed: list[bool] = []
 
-    predicate = rings_live.reads_in_place
+    predicate = ringcopy.reads_in_place
 
     def asked(*arguments: Any) -> bool:
         allowed.append(predicate(*arguments))
         return allowed[-1] and len(lives[0].tokens) >= 120
 
-    monkeypatch.setattr(rings_live, "reads_in_place", asked)
+    monkeypatch.setattr(ringcopy, "reads_in_place", asked)
     both(decode(TOKENS[20:120]), lives)
     both(decode(TOKENS[120:220]), lives)
     assert {*allowed} == {True, False}

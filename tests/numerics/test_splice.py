@@ -16,10 +16,12 @@ from cyberkv.cybergraph.errors import IdentityMismatch, OutOfRange, Refused
 from cyberkv.cybergraph.index import Index
 from cyberkv.cybergraph.prefix import prefix_keys
 from cyberkv.cybergraph.store import DiskStore
+from cyberkv.cybergraph.verdict import Verdict
 from cyberkv.runtime.checkpoint import checkpoint, resume
 from cyberkv.runtime.engine import Engine, build_engine
 from cyberkv.runtime.live import Live
 from cyberkv.runtime.models.registry import Registry, smollm2_source
+from cyberkv.runtime.reblock import reblock, reblocked
 from cyberkv.runtime.rope import Rotary, turn
 from cyberkv.runtime.splice.documents import Engines, make_findable
 from cyberkv.runtime.splice.measure import SpliceError, compute_in_full, error_of, text_of
@@ -213,6 +215,22 @@ def test_what_is_approximate_is_never_found(tiny_engine: Callable[..., Engine]) 
                    for key in prefix_keys(engine.model_cid, live.tokens, 16))  # fmt: skip
 
 
+def test_what_is_approximate_is_not_found_in_blocks_of_another_size_either(tiny_engine: Callable[..., Engine]) -> None:
+    made = case(tiny_engine())
+    engine = made.engine
+    near, _ = splice_approximately(
+        engine, made.origin, made.text, made.rows, share=0.2, measured=False, title="s", created=""
+    )
+    exact = record(engine, made.text.tokens)
+    keys = list(prefix_keys(reblocked(engine.model, 64).cid(), made.text.tokens[:256], 64))
+    for root, found in ((near, 0), (exact, 4)):
+        again = reblock(engine.store, engine.index, root, 64)
+        assert load_root(engine.store, again).approx == load_root(engine.store, root).approx
+        assert len(engine.index.lookup_chain(keys, engine.domain.name)) == found
+        engine.index.rebuild(engine.store)
+        assert len(engine.index.lookup_chain(keys, engine.domain.name)) == found
+
+
 def test_a_crash_before_the_blocks_leaves_nothing_to_find(
     tiny_engine: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -276,6 +294,8 @@ def test_a_document_elsewhere_than_at_the_start_shares_nothing(tiny_engine: Call
     _, both = splice_exactly(engine, Text((), tuple(pieces), ()))
     _, swapped = splice_exactly(engine, Text((), tuple(reversed(pieces)), ()))
     assert (both.reused_tokens, swapped.reused_tokens) == (144, 80)
+    _, new = splice_exactly(engine, Text((), (Piece(pieces[0].root, 0, tuple(words(50, 77))),), ()))
+    assert [each.verdict for each in (both, new)] == [Verdict.HIT, Verdict.RECOMPUTE]
 
 
 def test_lost_rows_of_a_document_are_computed_from_its_text(tiny_engine: Callable[..., Engine]) -> None:

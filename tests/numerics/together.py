@@ -7,6 +7,7 @@ from torch import Tensor
 
 from cyberkv.cybergraph.cid import Cid
 from cyberkv.runtime.batching.request import Outcome, Request
+from cyberkv.runtime.batching.scheduler import Scheduler
 from cyberkv.runtime.engine import Engine
 from cyberkv.runtime.live import Live
 
@@ -72,3 +73,13 @@ class Heard:
     def outcome(self) -> Outcome:
         [outcome] = self.outcomes
         return outcome
+
+
+def drain(scheduler: Scheduler, *, most: int = 2000) -> int:
+    steps = 0
+    while scheduler.busy:
+        scheduler.step()
+        assert scheduler.check_integrity() == []
+        steps += 1
+        assert steps < most
+    return steps

@@ -9,7 +9,7 @@ from cyberkv.cybergraph.keeping.scrub import RATE_BYTES_S
 from cyberkv.cybergraph.limits import MAX_LEAF_BYTES
 from cyberkv.cybergraph.store.batches import BATCH_BLOCKS, BATCH_BYTES
 from cyberkv.cybergraph.store.reading import DIRECT_BYTES
-from cyberkv.runtime.batching.drafting import PromptLookup
+from cyberkv.runtime.steps.drafting import PromptLookup
 from cyberkv.runtime.geometry import TARGET_LEAF_BYTES
 from cyberkv.runtime.models.config_layers import LayerKind
 from cyberkv.runtime.pace import PROBE_BYTES

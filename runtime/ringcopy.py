@@ -7,9 +7,9 @@ goes around the end of the memory, the rows are moved to its start first, once i
 
 from torch import Tensor
 
-from ..hot import HotMemory
-from .plane import Plane
-from .ring import Position, Ring, reads_in_place
+from .hot import HotMemory
+from .rings.plane import Plane
+from .rings.ring import Position, Ring, reads_in_place
 
 
 class RingCopy:

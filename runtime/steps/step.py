@@ -14,6 +14,7 @@ from torch import Tensor
 from ..attention.panels import FLOOR_ROWS, PANEL_KEYS, flash, join, seen_from
 from ..models.decoder import Decoder
 from ..quant import packed
+from ..rope import turn
 from ..sequence import Sequence
 from .seats import Seats
 
@@ -118,7 +119,7 @@ class Step:
         self._raw[0, layer], self._raw[1, layer] = rows.k, rows.v
         qk, v = rows.qk, rows.seen_v
         if kind.rotated:
-            qk = rotated(qk, self._cos, self._sin)
+            qk = turn(qk, self._cos, self._sin)
         panels = self._seats.panels[layer]
         panels[self._slot, 0, :, self._offset] = qk[:, heads:]
         panels[self._slot, 1, :, self._offset] = v
@@ -179,15 +180,6 @@ class Step:
         for i, row in enumerate(rows):
             block, offset = divmod(span.start + row, size)
             pool.rows[span.sequence.table[block], : raw.shape[1], :, offset] = raw[:, :, i].transpose(0, 1)
-
-
-def rotated(rows: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn rows by the angles given for each. Shapes: [n, heads, head_dim], [n, 1, head_dim] twice."""
-    half = rows.shape[-1] // 2
-    turned = rows * cos
-    turned[..., :half].sub_(rows[..., half:] * sin[..., :half])
-    turned[..., half:].add_(rows[..., :half] * sin[..., half:])
-    return turned
 
 
 def _flash(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float) -> tuple[Tensor, Tensor]:

@@ -26,8 +26,7 @@ def speculate(
 ) -> Iterator[int]:
     """Generate with drafts: see `Live.generate`. A token is recorded when it is given, not when it is accepted."""
     engine, sequence, size = live.engine, live.sequence, live.engine.geometry.block_size
-    if live.prefilled < len(live.tail):
-        live.append(live.give_up_tail())
+    live.settle_tail()
     seats = Seats(engine.config, engine.pool.packing.dtype, 1)
     try:
         token, left = sampling.choose(live.next_logits(), len(live.tokens)), max_tokens

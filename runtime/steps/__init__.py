@@ -1,0 +1,1 @@
+"""Steps that rows of several conversations, or guesses of one, share."""
