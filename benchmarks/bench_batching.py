@@ -13,10 +13,10 @@ from cyberkv.runtime.batching import scheduler as scheduler_module
 from cyberkv.runtime.batching.admission import Limits
 from cyberkv.runtime.batching.request import Outcome, Request
 from cyberkv.runtime.batching.scheduler import Scheduler
-from cyberkv.runtime.steps.step import Step
 from cyberkv.runtime.engine import Engine
 from cyberkv.runtime.live import Live
 from cyberkv.runtime.sampling import Sampling
+from cyberkv.runtime.steps.step import Step
 
 from .common import Claim, options, report
 from .real_model import fresh_engine, load_smollm2, prompt

@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from cyberkv.runtime.steps.drafting import PromptLookup
 from cyberkv.runtime.engine import Engine
 from cyberkv.runtime.live import Live
 from cyberkv.runtime.sampling import Sampling
+from cyberkv.runtime.steps.drafting import PromptLookup
 
 from .common import Claim, options, report
 from .real_model import fresh_engine, load_smollm2, prompt

@@ -1,5 +1,17 @@
-"""`python -m cyberkv.cli` is the `cyberkv` command."""
+"""`python -m cyberkv.cli` is the `cyberkv` command, and this is where it begins."""
 
-from .main import main
+from typing import NoReturn
 
-main()
+from .interrupt import leave_at_once
+
+
+def main() -> NoReturn:
+    """Run the command line of this process. What it is made of is imported when a Ctrl-C does no harm any more."""
+    leave_at_once()
+    from .main import main as begin
+
+    begin()
+
+
+if __name__ == "__main__":
+    main()

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..cybergraph.cid import Cid
-from ..cybergraph.errors import BadReference
+from ..cybergraph.errors import BadReference, Untrusted
 from ..cybergraph.identity import require_same
 from ..cybergraph.index.marks import encode_name
 from .context import Session
 from .fetch_all import read_signed
 from .models import choose_model, not_registered
-from .names import is_whole, record_head, slug, unique
+from .names import is_whole, record_head, root_of, slug, unique
 from .output import remark
 from .places import Place, by_speed, named, note_speeds
 from .recording import Recording, load_engine
@@ -62,7 +62,8 @@ class Arriving:
                 if self.vouching.came:
                     session.index.add_sources(arrival.root_cid, [place.source for place in self.places])
                 recording.name = record_head(session, arrival.root_cid, self.name)
-                recording.root, recording.recorded_tokens = arrival.root_cid, length
+                recording.root = recording.head = arrival.root_cid
+                recording.recorded_tokens = length
                 recording.parent, recording.fork_at = arrival.root.parent, arrival.root.fork_at
 
     def settle(self) -> dict[str, Any]:
@@ -120,13 +121,18 @@ def start_arriving(
     arrival = _arrival(session, root_cid, peers, None if receipt is None else receipt.producer)
     stack.callback(arrival.close)
     root = arrival.open(begin)
-    require_usable(arrival.desk, session.index, trust_folder(session), root_cid)
+    try:
+        require_usable(arrival.desk, session.index, trust_folder(session), root_cid)
+    except Untrusted as error:  # nothing of it is recorded here, so what `fetch` would take is no help
+        hint = "--trust KEY with this command trusts who signed; --trust unsigned accepts this one conversation"
+        raise Untrusted(error.message, hint=hint, **error.data) from error
     record = _model(session, model, arrival)
     from ..runtime.live import Live
 
     engine, codec = load_engine(session, record)
     stands_for = name or unique(session.index, slug(root.title))
-    recording = Recording(session, Live(engine, approx=root.approx), codec, stands_for, None, None, None, 0)
+    live, head = Live(engine, approx=root.approx), root_of(session.index, stands_for)
+    recording = Recording(session, live, codec, stands_for, None, None, None, 0, head)
     arriving = Arriving(session, arrival, places, vouching, receipt, name, recording)
     recording.first_append = arriving.append
     return arriving

@@ -3,30 +3,40 @@
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, cast
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import click
 
 from ..cybergraph.chain import load_root
 from ..cybergraph.errors import CyberKVError
 from .context import Session, pass_session
-from .failure import INTERRUPTED
+from .interrupt import INTERRUPTED
 from .options import REF, TEXT, recording_options, sampling_options
 from .output import line, remark
 from .recording import Recording, start
 from .run import opening, say_limit, take_turn, use_drafts
 from .scrubbing import scrubbing
-from .text import count
+from .text import count, preview
 
 if TYPE_CHECKING:
     from ..runtime.live import Live
     from ..runtime.sampling import Sampling
 
 PROMPT = "> "
+_SHOWN_CHARS = 40
 HELP = (
     "/undo takes the last turn back, /evict START:END takes tokens out, /fork [TOKEN] goes on in a copy, "
     "/root names what is recorded, /publish shows and asks, /quit ends"
 )
+
+
+class Asked(NamedTuple):
+    """A turn of this session that can be taken back."""
+
+    start: int
+    """Token that it begins with."""
+    text: str
 
 
 @click.command()
@@ -65,18 +75,19 @@ def chat(
     sampling = Sampling(temperature, seed)
     ctx.with_resource(scrubbing(session))
     remark(session, f"{recording.name}: {HELP}")
-    starts: list[int] = []
+    turns: list[Asked] = []
     try:
         for text in _lines():
             word, _, argument = text.partition(" ")
             if word == "/quit":
                 break
             if word == "/fork":
-                recording, starts = _fork(session, recording, argument), []
+                recording = _fork(session, recording, argument)
+                turns = [each for each in turns if each.start < len(recording.live.tokens)]
             elif word == "/undo":
-                _undo(session, recording, starts)
+                _undo(session, recording, turns)
             elif word == "/evict":
-                starts = _evict(session, recording, argument, starts)
+                turns = _evict(session, recording, argument, turns)
             elif word == "/root":
                 _say(session, {"root": str(recording.root or ""), "name": recording.name})
             elif word == "/publish":
@@ -84,7 +95,7 @@ def chat(
             elif word.startswith("/"):
                 remark(session, HELP)
             else:
-                starts.append(len(recording.live.tokens))
+                turns.append(Asked(len(recording.live.tokens), text))
                 _turn(session, recording, text, system, max_tokens, sampling)
     except KeyboardInterrupt:
         remark(session, f"\n{_kept(recording)}")
@@ -146,41 +157,55 @@ def _fork(session: Session, recording: Recording, argument: str) -> Recording:
     return child
 
 
-def _undo(session: Session, recording: Recording, starts: list[int]) -> None:
+def _undo(session: Session, recording: Recording, turns: list[Asked]) -> None:
     """Go back to where the last turn began; it stays in the log of the name."""
-    if not starts:
-        remark(session, "no turn of this session is left to take back; `cyberkv log` has the earlier roots")
+    if not turns:
+        remark(session, f"{recording.name} has no turn of this session to take back; "
+               "`cyberkv log` has the earlier roots")  # fmt: skip
         return
-    at = starts.pop()
+    (at, text), length = turns.pop(), len(recording.live.tokens)
     cast("Live", recording.live).rollback(at)  # a dialogue is never over selected blocks
+    if recording.fork_at is not None:
+        recording.fork_at = min(recording.fork_at, at)
+    said = f"taken back: {preview(text, _SHOWN_CHARS)!r} and the answer, {count(length - at, 'token')}"
     if at:
         recording.save()
-        _say(session, {"root": str(recording.root), "name": recording.name})
+        if session.as_json:
+            line({"root": str(recording.root), "name": recording.name})
+        remark(session, f"{said}; {recording.name} has {count(at, 'token')} now: {recording.root}")
     else:
         recording.recorded_tokens = 0
-        remark(session, "back at the beginning; what comes next is recorded in its place")
+        remark(session, f"{said}; back at the beginning: what comes next is recorded in its place")
 
 
-def _evict(session: Session, recording: Recording, argument: str, starts: list[int]) -> list[int]:
-    """Take tokens out, exactly, as `cyberkv evict NAME START:END`. Gives where the turns begin now."""
+def _evict(session: Session, recording: Recording, argument: str, turns: list[Asked]) -> list[Asked]:
+    """Take tokens out, exactly, as `cyberkv evict NAME START:END`. Gives the turns of which something is left."""
     from .editing import Edited, edit
 
     if recording.root is None or not recording.live.tokens:
         remark(session, "nothing is recorded yet")
-        return starts
-    edited = Edited.read(session, str(recording.root))
+        return turns
+    edited = replace(Edited.read(session, str(recording.root)), name=recording.name)
     try:
         cut = edited.named(argument).cut
         new, receipt = edit(edited, cast("Live", recording.live), recording.name, [cut], "exact", forget=False)
     except (CyberKVError, click.UsageError) as error:
+        if len(recording.live.tokens) != recording.recorded_tokens:
+            raise  # they are gone in memory, and that could not be recorded: there is nothing to go on from
         remark(session, f"{error.message}; /evict takes START:END, the tokens that `cyberkv find` and `walk` give")
-        return starts
+        return turns
     root = load_root(session.store, new)
-    recording.root, recording.parent, recording.fork_at = new, root.parent, root.fork_at
+    recording.root = recording.head = new
+    recording.parent, recording.fork_at = root.parent, root.fork_at
     recording.recorded_tokens = root.length
     _say(session, {"root": str(new), "name": recording.name, "receipt": receipt.as_json()})
     remark(session, f"{count(receipt.dropped_tokens, 'token')} gone, {receipt.recomputed_tokens:,} computed again")
-    return [cut.moved(start) for start in starts if start < cut.start or start >= cut.end]
+    ends = [*(each.start for each in turns[1:]), len(edited.tokens)]
+    return [
+        each._replace(start=cut.moved(each.start))
+        for each, end in zip(turns, ends, strict=False)  # of no turn there is an end, too
+        if cut.moved(each.start) < cut.moved(end)
+    ]
 
 
 def _publish(session: Session, ctx: click.Context, recording: Recording) -> None:

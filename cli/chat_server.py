@@ -12,16 +12,22 @@ from ..cybergraph.errors import Refused
 from ..cybergraph.refs import resolve_root
 from .context import Session
 from .models import choose_model
-from .names import name_of_head, slug, unique
+from .names import keep_as, name_of_head, slug, unique
 from .recording import load_engine
 from .trust import require_usable
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
+    from ..cybergraph.gateway.metrics import Metrics
+    from ..runtime.batching.front import Front
+    from ..runtime.engine import Engine
     from ..runtime.live import Live
+    from ..runtime.serving.book import Place
+    from ..runtime.serving.turns import Opening
 
 _LEAST_KEY_CHARS = 16
+_MOST_KEY_BYTES = 1024
 
 
 class HomeRecorder:
@@ -36,32 +42,41 @@ class HomeRecorder:
         require_usable(self._session, root)
         return root
 
-    def name_for(self, ref: str | None, text: str) -> str:
-        """Give the name that goes on, else a new one made of a text."""
-        index = self._session.index
-        if ref is not None and (name := name_of_head(index, ref, self.find(ref))) is not None:
-            return name
-        return unique(index, slug(text))
+    def name_of(self, ref: str, root: Cid) -> str | None:
+        """Give the name that goes on from `root`, which was found as `ref`, if there is one."""
+        return name_of_head(self._session.index, ref, root)
 
-    def save(self, live: "Live", name: str, parent: Cid | None) -> Cid:
-        """Write a root and make it the head of a name."""
+    def save(self, live: "Live", opening: "Opening") -> "Place":
+        """Write a root and make it the head of a name.
+
+        Where the conversation has gone on, was edited, locked or forgotten meanwhile, also by another program, its name
+        stays with what it has become, and this turn gets a name of its own.
+        """
         from ..runtime.checkpoint import checkpoint
+        from ..runtime.serving.book import Place
 
-        session, created = self._session, self._session.now()
-        fork_at = None
-        if parent is not None:
-            before = load_root(session.store, parent)
-            heads = {head.name: head.root for head in session.index.heads()}
-            parent, fork_at = (before.parent, before.fork_at) if heads.get(name) == parent else (parent, before.length)
-        root = checkpoint(live, title=name, created=created, parent=parent, fork_at=fork_at)
-        session.index.set_head(name, root, created)
-        return root
+        session, created, (text, place, parent) = self._session, self._session.now(), opening
+        before = None if parent is None else load_root(session.store, parent)
+
+        def write_for(name: str) -> Cid:
+            if before is None:
+                return checkpoint(live, title=name, created=created)
+            goes_on = place is not None and name == place.name
+            fork = (before.parent, before.fork_at) if goes_on else (parent, before.length)
+            return checkpoint(live, title=name, created=created, parent=fork[0], fork_at=fork[1])
+
+        base = slug(text)
+        name, expected = (unique(session.index, base), None) if place is None else place
+        return Place(*keep_as(session.index, name, write_for, created, expected=expected, base=base))
 
 
 @contextmanager
-def chatting(session: Session, model: str | None, key_file: Path | None, host: str) -> "Iterator[ASGIApp]":
+def chatting(
+    session: Session, model: str | None, key_file: Path | None, host: str, metrics: "Metrics", host_bytes: int
+) -> "Iterator[ASGIApp]":
     """Load a model and give the application that answers under `/v1/` at `host`, for as long as the `with` lasts.
 
+    Blocks that are not in use, and those that waiting requests will use, take at most `host_bytes`.
     Effects: makes the home if there is none; takes seconds. Raises as `run` does for a model that is not there.
     """
     record = choose_model(session, model, None)
@@ -73,7 +88,9 @@ def chatting(session: Session, model: str | None, key_file: Path | None, host: s
     from ..runtime.serving.turns import Turns
 
     engine, codec = load_engine(session, record)
+    engine.host_bytes = host_bytes
     with Front(engine) as front:
+        _watch(metrics, engine, front)
         own = frozenset(("localhost", host.lower()))
         yield build_chat_app(
             Offer(
@@ -86,6 +103,20 @@ def chatting(session: Session, model: str | None, key_file: Path | None, host: s
                 key=key,
             )
         )
+
+
+def _watch(metrics: "Metrics", engine: "Engine", front: "Front") -> None:
+    """Show how many blocks came from where, and what came of those that were brought ahead."""
+    from ..cybergraph.verdict import Tier
+
+    moved, ahead = engine.residency.log.blocks, front.ahead
+    metrics.watch("tier_l1_hits", "Blocks that came into use from host memory", lambda: moved[Tier.L1, Tier.L0])
+    metrics.watch("tier_l2_hits", "Blocks that came into use from the store", lambda: moved[Tier.L2, Tier.L0])
+    metrics.watch("host_used_bytes", "Host memory that holds blocks", lambda: engine.residency.shelf.used_host_bytes)
+    if ahead is not None:
+        metrics.watch("prefetched_bytes", "Brought to host memory ahead of use", lambda: ahead.tally.brought_bytes)
+        metrics.watch("prefetch_used_bytes", "Of those, used", lambda: ahead.tally.used_bytes)
+        metrics.watch("prefetch_wasted_bytes", "Of those, brought in vain", lambda: ahead.tally.wasted_bytes)
 
 
 def beside(chat: "ASGIApp", gateway: "ASGIApp") -> "ASGIApp":
@@ -101,8 +132,10 @@ def _read_key(path: Path) -> str:
     """Read the key that clients have to show. Raises `Refused` for one that is short or that others can read."""
     if path.stat().st_mode & 0o077:
         raise Refused(f"{path} can be read by others", hint=f"chmod 600 {path}", path=str(path))
-    key = path.read_text(encoding="utf-8").strip()
-    if len(key) < _LEAST_KEY_CHARS or not key.isascii() or " " in key:
+    with path.open("rb") as file:
+        data = file.read(_MOST_KEY_BYTES)
+    key = data.decode("latin-1").strip()
+    if len(key) < _LEAST_KEY_CHARS or len(data) == _MOST_KEY_BYTES or not all("!" <= letter <= "~" for letter in key):
         raise Refused(
             f"the key in {path} must be {_LEAST_KEY_CHARS} or more letters and digits without spaces",
             hint="`openssl rand -hex 24 > FILE` makes one",

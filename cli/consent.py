@@ -66,6 +66,8 @@ def shown(plan: "PublishPlan", cid: "Cid", text: str | None, signer: bytes | Non
         yield f"  signed by {signer.hex()}, which is the same for all that this key signs"
     yield f"  title     {preview(root.title, TITLE_CHARS) or 'none'}, recorded {root.created or 'at an unknown time'}"
     yield f"  model     {root.model}"
+    if root.approx is not None:
+        yield f"  approx    {root.approx}"
     if text is None:
         yield f"  text      all {root.length:,} tokens; its model is not registered here, so it cannot be shown"
     else:

@@ -53,6 +53,7 @@ class Session:
         self.verbose = verbose
         self.shows_progress = progress and not quiet and not as_json and sys.stderr.isatty()
         self.tells_progress = progress and not quiet and as_json
+        self.remarks_waits = progress and not quiet and not as_json and not self.shows_progress
         self._writes = False
         self._makes_index = False
         self._resources = ExitStack()

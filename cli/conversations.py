@@ -11,10 +11,11 @@ from ..cybergraph.index import Head
 from ..cybergraph.refs import resolve_root
 from .context import Session, pass_session
 from .dates import Span, date_options
-from .models import readable_records
+from .models import names_of_models
 from .options import REF
-from .output import answer, line, say
+from .output import answer, line, remark, say
 from .text import count, size
+from .wholeness import Wholeness
 
 
 @click.command("list")
@@ -24,10 +25,11 @@ def list_conversations(session: Session) -> None:
 
     One entry a name, with the newest root; `log` shows the earlier ones.
     """
-    models = {str(record.cid): record.name for record in readable_records(session)}
+    whole, models = Wholeness(session), names_of_models(session)
     entries = [_entry(session, head) for head in session.index.heads()]
     for entry in entries:
-        entry["model_name"] = models.get(entry.get("model", ""))
+        entry["model_name"] = models(entry["model"]) if "model" in entry else None
+        entry["missing_blocks"] = whole.missing_blocks(entry["root"]) if "tokens" in entry else None
 
     def show() -> None:
         for entry in entries:
@@ -73,6 +75,8 @@ def log(session: Session, *, ref: str | None, everything: bool, since: str | Non
 def _timeline(session: Session, span: Span) -> None:
     """Print the roots of all names in the order of their times; those without one come first."""
     heads = [head for each in session.index.heads() for head in session.index.log(each.name)]
+    if not any(span.holds(head.created) for head in heads):
+        remark(session, "nothing was recorded then")
     days = groupby(sorted(filter(lambda head: span.holds(head.created), heads), key=_when), key=_day)
     for day, of_day in days:
         if not session.as_json:
@@ -110,8 +114,9 @@ def _entry(session: Session, head: Head) -> dict[str, Any]:
     entry: dict[str, Any] = {"name": head.name, "root": str(head.root), "created": head.created}
     try:
         root = load_root(session.store, head.root)
-    except (NotFound, Corrupt, BadReference) as error:  # the last where it is locked
-        return {**entry, "error": error.message}
+    except (NotFound, Corrupt, BadReference) as error:
+        locked = isinstance(error, BadReference)  # nothing else that a name stands for is no conversation
+        return {**entry, "error": error.message, "locked": locked}
     return {
         **entry,
         "model": str(root.model),
@@ -121,11 +126,14 @@ def _entry(session: Session, head: Head) -> dict[str, Any]:
         "parent": root.parent,
         "fork_at": root.fork_at,
         "approx": root.approx,
+        "locked": False,
         "public": session.index.is_public(head.root),
     }
 
 
 def _words(entry: dict[str, Any]) -> str:
+    if entry["locked"]:
+        return f"locked (sealed): `cyberkv unlock {entry['name']}` opens it"
     if "error" in entry:
         return str(entry["error"])
     words = [count(entry["tokens"], "token"), size(entry["bytes"])]
@@ -135,6 +143,9 @@ def _words(entry: dict[str, Any]) -> str:
         words.append(entry["model_name"])
     if entry["public"]:
         words.append("public")
+    if entry.get("missing_blocks"):
+        missing, blocks = f"{entry['missing_blocks']:,}", count(entry["blocks"], "block")
+        words.append(f"partial: {missing} of {blocks} lack rows here, `cyberkv fetch {entry['name']}` brings them")
     if entry["approx"]:
         words.append(f"approximate: {entry['approx']}")
     if entry["parent"]:

@@ -63,14 +63,14 @@ def add(session: Session, file: str, *, model: str | None, name: str | None, blo
         return
     base = slug(text if file == "-" else Path(file).stem)
     name = name or (known.name if known else unique(session.index, base))
-    say_moves(session, name, None)
-    recording = Recording(session, Live(engine), bench.codec, name, None, None, None, 0)
+    head = say_moves(session, name, None)
+    recording = Recording(session, Live(engine), bench.codec, name, None, None, None, 0, head)
     with scrubbing(session), stoppable() as stop:
         recording.append_tokens(bench.codec.encode(text, special=False), stop)
         root = recording.save()
     session.index.pin(text_cid, session.now())
     tokens = len(recording.live.tokens)
-    made = Document(name, root, text_cid, engine.model_cid, block_size, tokens, session.now())
+    made = Document(recording.name, root, text_cid, engine.model_cid, block_size, tokens, session.now())
     library.keep(made)
     if known is not None and known.root != root:
         library.remove(known)

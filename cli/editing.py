@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from ..cybergraph.chain import block_cids, fork_root, load_root
@@ -15,7 +16,7 @@ from .identities import access_folder
 from .interrupt import stoppable
 from .mark import RANGE
 from .marking import carry_marks
-from .names import name_of_head, say_moves, slug, unique
+from .names import name_of_head, root_of, slug, unique
 from .progress import bar
 from .trust import carry_origin
 
@@ -80,9 +81,12 @@ class Edited:
         from ..runtime.edits.elsewhere import copies
 
         given = self._given() if (self.session.home / "access").is_dir() else []
-        store, index = self.session.store, self.session.index
-        leave_out = [self.name] if self.name else []
-        return copies(store, index, self.tokens[: start + 1], leave_out=leave_out, given=given)
+        store, index, root = self.session.store, self.session.index, self.root
+        at = start // root.block_size
+        block = next(islice(block_cids(store, root), at, None), None)
+        return copies(
+            store, index, root.model, self.tokens[: start + 1], block=block, name=self.name, given=given
+        )  # fmt: skip
 
     def _given(self) -> list[str]:
         """Name what was published for some, where, and for how many."""
@@ -101,11 +105,21 @@ def compute(edited: Edited, cuts: "Sequence[Cut]", mode: "Mode", *, forget: bool
 
     session = edited.session
     name = edited.name or unique(session.index, f"{slug(edited.root.title)}-edit")
-    recording = start(session, model=None, name=name, from_ref=edited.ref, base=name)
+    recording = start(session, model=None, name=name, from_ref=str(edited.cid), base=name)  # the name may move on
+    live = cast("Live", recording.live)  # nothing was selected
+    new, receipt = edit(edited, live, name, cuts, mode, forget=forget)
+    return new, name, receipt
+
+
+def edit(
+    edited: Edited, live: "Live", name: str, cuts: "Sequence[Cut]", mode: "Mode", *, forget: bool
+) -> "tuple[Cid, EditReceipt]":
+    """Edit a conversation that is in memory, where it is `edited`, and record it under `name`; as `compute`."""
     from ..runtime.checkpoint import checkpoint
     from ..runtime.edits.evict import evict
 
-    live = cast("Live", recording.live)  # nothing was selected
+    session = edited.session
+    _require_still(edited)  # before anything is computed for nothing
     elsewhere = edited.elsewhere(cuts[0].start)
     with stoppable() as stop, bar(session, "evict") as draw:
 
@@ -113,16 +127,16 @@ def compute(edited: Edited, cuts: "Sequence[Cut]", mode: "Mode", *, forget: bool
             draw(done, total)
             stop.check()
 
-        receipt = evict(live, cuts, mode, progress=progress, elsewhere=elsewhere)
+        receipt = evict(live, cuts, mode, progress=progress, name=edited.name, elsewhere=elsewhere)
         parent, fork_at = _lineage(edited, cuts)
         new = checkpoint(live, title=name, created=session.now(), parent=parent, fork_at=fork_at)
         commit(edited, new, name, cuts, receipt, forget=forget)
-    return new, name, receipt
+    return new, receipt
 
 
 def roll_back(edited: Edited, cuts: "Sequence[Cut]", *, forget: bool) -> "tuple[Cid, str, EditReceipt]":
     """Take the end away, without a model: the tokens of a cut block are kept, its rows are made when it goes on."""
-    from ..runtime.edits.derived import derived
+    from ..runtime.edits.derived import give_up
     from ..runtime.edits.receipt import EditReceipt
     from ..runtime.edits.refusal import refusal_of_cuts, refusal_of_model
     from ..runtime.geometry import Geometry
@@ -132,7 +146,7 @@ def roll_back(edited: Edited, cuts: "Sequence[Cut]", *, forget: bool) -> "tuple[
         raise wrong
     at = cuts[0].start
     name = edited.name or unique(session.index, f"{slug(edited.root.title)}-edit")
-    say_moves(session, name, edited.cid)
+    _require_still(edited)
     block_bytes = Geometry.from_model(model).block_bytes
     forked, kept = fork_root(
         session.store, edited.cid, at, block_bytes=block_bytes, title=name, created=session.now()
@@ -140,11 +154,14 @@ def roll_back(edited: Edited, cuts: "Sequence[Cut]", *, forget: bool) -> "tuple[
     parent, fork_at = _lineage(edited, cuts)
     new = session.store.put_node(replace(load_root(session.store, forked), parent=parent, fork_at=fork_at))
     blocks = list(block_cids(session.store, edited.root))
-    gone = derived(session.index, edited.root.model, blocks[kept:], kept=blocks[:kept])
+    elsewhere = edited.elsewhere(at)
+    gone = give_up(
+        session.store, session.index, edited.root.model, blocks[kept:], kept=blocks[:kept], name=edited.name
+    )  # fmt: skip
     receipt = EditReceipt(
         mode="rollback", exact=edited.root.approx is None, recomputed_tokens=0,
         dropped_tokens=edited.root.length - at, dropped_blocks=len(blocks) - kept,
-        invalidated=session.index.remove_blocks(gone), elsewhere=edited.elsewhere(at), domain=None,
+        invalidated=gone, elsewhere=elsewhere, domain=None,
     )  # fmt: skip
     commit(edited, new, name, cuts, receipt, forget=forget)
     return new, name, receipt
@@ -152,7 +169,7 @@ def roll_back(edited: Edited, cuts: "Sequence[Cut]", *, forget: bool) -> "tuple[
 
 def drop_branch(edited: Edited, span: "Span") -> "tuple[Edited, EditReceipt]":
     """Take what only a branch holds out of the index, and give the branch. Raises `NameNotFound`, `Refused`."""
-    from ..runtime.edits.derived import derived
+    from ..runtime.edits.derived import give_up
     from ..runtime.edits.receipt import EditReceipt
 
     session, at = edited.session, span.start
@@ -163,11 +180,14 @@ def drop_branch(edited: Edited, span: "Span") -> "tuple[Edited, EditReceipt]":
             hint=f"`cyberkv log {span.branch}` shows what it was", branch=span.branch,
         )  # fmt: skip
     dropped = list(block_cids(session.store, branch.root))[at // edited.root.block_size :]
-    gone = derived(session.index, edited.root.model, dropped, kept=list(block_cids(session.store, edited.root)))
+    elsewhere = branch.elsewhere(at) if len(branch.tokens) > at else ()
+    gone = give_up(
+        session.store, session.index, edited.root.model, dropped, name=span.branch,
+        kept=list(block_cids(session.store, edited.root)),
+    )  # fmt: skip
     receipt = EditReceipt(
         mode="branch", exact=edited.root.approx is None, recomputed_tokens=0, dropped_tokens=len(branch.tokens) - at,
-        dropped_blocks=len(dropped), invalidated=session.index.remove_blocks(gone), domain=None,
-        elsewhere=branch.elsewhere(at) if len(branch.tokens) > at else (),
+        dropped_blocks=len(dropped), invalidated=gone, domain=None, elsewhere=elsewhere,
     )  # fmt: skip
     return branch, receipt
 
@@ -184,43 +204,76 @@ def commit(edited: Edited, new: Cid, name: str, cuts: "Sequence[Cut]", receipt: 
     """Make an edited conversation the newest root of its name.
 
     The name moves last, when marks, spans and the receipt of the new root are kept: a kill before it leaves the old
-    conversation, one after it the new. With `forget`, earlier roots of the name are let go.
+    conversation, one after it the new. With `forget`, earlier roots of the name are let go. Raises `Refused` where the
+    name has moved on since it was read, `NameNotFound` where it is gone.
     """
     from ..runtime.edits.folder import Edit
 
+    _require_still(edited)
     session, folder, created = edited.session, edited.folder, edited.session.now()
     tokens, ledger = list(edited.tokens), edited.ledger
     for cut in reversed(cuts):
         del tokens[cut.start : cut.end]
         ledger = ledger.without(cut)
-    _carry_marks(edited, tokens, cuts)
+    _carry_marks(edited, tokens, cuts, survives=receipt.mode == "fast")
     carry_origin(session, edited.cid, new)
     if ledger.spans:
         folder.change_spans(lambda book: book.with_ledger(tokens, ledger))
     folder.keep(Edit(None if forget else edited.cid, new, created, receipt))
     if not forget or edited.name is None:
-        session.index.set_head(name, new, created)
+        expected = None if edited.name is None else edited.cid
+        if not session.index.advance(name, new, created, expected=expected):
+            raise _moved_on(name, expected, root_of(session.index, name))
         return
     session.index.begin_anew(name, edited.cid, new, created)
     folder.change_spans(lambda book: book.forget(edited.tokens, tokens))
     folder.forget(edited.cid, [edited.tokens[cut.start : cut.end] for cut in cuts])
 
 
-def _carry_marks(edited: Edited, tokens: list[int], cuts: "Sequence[Cut]") -> None:
-    """Let what is left keep its visibility: marks hold for tokens, and those after a cut are others now."""
+def _require_still(edited: Edited) -> None:
+    """Check that a name ends where the edit began: it would take away what another process recorded meanwhile."""
+    if edited.name is not None and (got := edited.session.index.head(edited.name).root) != edited.cid:
+        raise _moved_on(edited.name, edited.cid, got)
+
+
+def _moved_on(name: str, expected: Cid | None, got: Cid | None) -> Refused:
+    now = "it is gone" if got is None else f"it ends at {got}"
+    before = "there was none" if expected is None else f"it ended at {expected}"
+    return Refused(
+        f"{name} has moved on meanwhile: {now}, and {before} before",
+        hint="the same command again edits it as it is now", name=name, field="head", expected=str(expected or ""),
+        got=str(got or ""),
+    )  # fmt: skip
+
+
+def _carry_marks(edited: Edited, tokens: list[int], cuts: "Sequence[Cut]", *, survives: bool) -> None:
+    """Let what is left keep its visibility: marks hold for tokens, and those after a cut are others now.
+
+    Where the influence of a cut `survives` in what came after it, and something in it is private, all of that is.
+    """
     if cuts[0].end == len(edited.tokens):
         carry_marks(edited.session, lambda: edited.tokens, cuts[0].start)
         return
     if not (edited.session.home / "access").is_dir():
         return
 
-    def change(marks: "Marks") -> "Marks":
-        for span in marks.spans(edited.tokens) or ():
-            start, end = span.start, span.end
-            for cut in reversed(cuts):
-                start, end = cut.moved(start), cut.moved(end)
-            if span.end > cuts[0].start and start < end:
+    def change(before: "Marks") -> "Marks":
+        marks, spans = before, before.spans(edited.tokens) or ()
+        for span in spans:
+            start, end = moved(span.start), moved(span.end)
+            if span.end <= cuts[0].start or start >= end:
+                continue
+            if span.visibility == "private" or not before.private(tokens, start, end):
                 marks = marks.mark(tokens, start, end, span.visibility)
+        private = [span for span in spans if span.visibility == "private"]
+        hidden = [moved(cut.start) for cut in cuts if any(s.start < cut.end and cut.start < s.end for s in private)]
+        if survives and hidden and hidden[0] < len(tokens):
+            marks = marks.mark(tokens, hidden[0], len(tokens), "private")
         return marks
+
+    def moved(at: int) -> int:
+        for cut in reversed(cuts):
+            at = cut.moved(at)
+        return at
 
     access_folder(edited.session).change_marks(change)

@@ -57,8 +57,9 @@ def evict(
     does NOT forget, for the influence of the span survives in the deeper layers of what came after it. Its result is
     marked approximate and is never found by other prompts.
 
-    What follows from the span is not found by later prompts any more. The root before stays in `log REF`, and `run
-    --from ROOT` goes on from it. Copies that were published or given are named and stay where they are.
+    What follows from the span is not found by later prompts any more, but for blocks that the newest root of another
+    name holds, which is said. The root before stays in `log REF`, and `run --from ROOT` goes on from it. Copies that
+    were published or given are named and stay where they are.
     """
     actions = sum(each is not None for each in (new_name, opened, gate)) + lists
     if actions > 1 or (actions == 0 and span is None) or (new_name is not None and span is None):
@@ -126,9 +127,10 @@ def _answer(edited: Edited, new: "Cid", name: str, receipt: "EditReceipt", *, ol
     def show() -> None:
         facts([
             ("name", name), ("root", new), ("before", old), ("mode", receipt.mode),
-            ("gone", f"{count(receipt.dropped_tokens, 'token')}, {count(receipt.dropped_blocks, 'full block')}"),
+            ("gone", count(receipt.dropped_tokens, "token")),
             ("computed", count(receipt.recomputed_tokens, "token")),
-            ("not found", f"{count(receipt.invalidated, 'block')} by later prompts any more"),
+            ("blocks", (f"{receipt.dropped_blocks:,} of the root before are not in the new one, "
+                        f"{receipt.invalidated:,} are found by prompts no more")),
             ("result", receipt.note),
         ])  # fmt: skip
         for each in receipt.elsewhere:

@@ -10,12 +10,12 @@ from typing import Final, NamedTuple
 import click
 
 from ..cybergraph.errors import CyberKVError, TierFull
+from .interrupt import INTERRUPTED
 from .text import plain
 
 _LINK_SECRET: Final = re.compile(r"(cyberkv://[a-z2-7]{20,59}|#v\d)[\w.~%+/?#=&:-]{8,}")
 """A share link, wherever it was typed by mistake: what stands after the CID opens a conversation."""
 
-INTERRUPTED = 130
 USAGE = 2
 
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from ..cybergraph.chain import read_receipt
-from ..cybergraph.cid import Cid
-from ..cybergraph.errors import BadReference
+from ..cybergraph.cid import TEXT_CHARS, Cid
+from ..cybergraph.errors import BadReference, NameNotFound
 from ..cybergraph.refs import resolve
 from .block_bars import block_bars
 from .context import Session
@@ -49,7 +49,15 @@ def refuse_file(ref: str) -> None:
 
 def find_root(session: Session, ref: str) -> Cid:
     """Read a CID, or find what is meant among what is here. Raises `MalformedCid`, `NameNotFound`, `BadReference`."""
-    return Cid.parse(ref) if is_whole(ref) else resolve(ref, session.index, session.store)
+    if is_whole(ref):
+        return Cid.parse(ref)
+    try:
+        return resolve(ref, session.index, session.store)
+    except NameNotFound as error:
+        raise NameNotFound(
+            error.message,
+            hint=f"give the whole CID, {TEXT_CHARS} letters: only one that is known here may be cut", **error.data,
+        ) from None  # fmt: skip
 
 
 def fetch_all(

@@ -8,7 +8,7 @@ from ..cybergraph.nodes import Model
 from ..cybergraph.refs import resolve_root
 from .context import Session, pass_session
 from .marking import carry_marks
-from .names import name_of_head, say_moves, slug, unique
+from .names import keep, name_of_head, say_moves, slug, unique
 from .options import REF
 from .output import answer, facts
 from .text import count
@@ -41,8 +41,7 @@ def fork(session: Session, ref: str, *, at: int, name: str | None) -> None:
     )
     carry_marks(session, lambda: tokens(session.store, root), at)
     carry_origin(session, root_cid, fork_cid)
-    say_moves(session, name, None)
-    session.index.set_head(name, fork_cid, created)
+    name = keep(session, name, fork_cid, created, expected=say_moves(session, name, None))
     data = {"root": fork_cid, "name": name, "tokens": at, "shared_blocks": shared_blocks, "new_blocks": 0}
 
     def show() -> None:

@@ -1,7 +1,5 @@
 """`gc`: delete what nobody needs, and keep the store within a size."""
 
-import re
-from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -9,14 +7,15 @@ import click
 from ..cybergraph.errors import TierFull
 from .context import Session, pass_session
 from .lock import drop_notes
+from .options import parse_size
 from .output import answer, facts, remark, say
 from .text import count, preview, size
 from .trust import keep_grounds
+from .writers import require_alone
 
 if TYPE_CHECKING:
     from ..cybergraph.keeping.gc import Garbage
 
-_SIZE = re.compile(r"([0-9]{1,64}(?:\.[0-9]{1,64})?) ?(?:([KMGT])iB|B)?")
 _TITLE_CHARS = 60
 
 
@@ -31,9 +30,8 @@ class Cap(click.ParamType[int | None]):
 
         if value == "none":
             return None
-        if (found := _SIZE.fullmatch(value)) is None:
+        if (cap_bytes := parse_size(value)) is None:
             self.fail("write a number of bytes, or one with KiB, MiB, GiB or TiB, or none", param, ctx)
-        cap_bytes = int(Fraction(found[1]) * 1024 ** " KMGT".index(found[2] or " "))
         if cap_bytes > MAX_CAP_BYTES:
             self.fail(f"at most {MAX_CAP_BYTES} bytes; none lifts the cap", param, ctx)
         return cap_bytes
@@ -51,8 +49,8 @@ def gc(session: Session, ctx: click.Context, *, dry_run: bool, cap: int | None) 
     """Delete what no name, log, publication or pin needs.
 
     What an interrupted fetch left goes, too; models stay. Files give free room back, and what was deleted is written
-    over where it lay in a database. Refuses while another process
-    records, fetches or publishes here: what that still needs cannot be told from garbage.
+    over where it lay in a database. Refuses, and names the process, while another one records, fetches or publishes
+    here, as `serve --chat` does all the time: what that still needs cannot be told from garbage.
 
     Under a cap, what nobody needs makes way for new blocks by itself, the longest unused first; after it go the leaves
     of conversations that were fetched, if where they came from has them now. What may be the only copy never goes: a
@@ -72,6 +70,7 @@ def gc(session: Session, ctx: click.Context, *, dry_run: bool, cap: int | None) 
     else:
         if sets_cap and cap is None:
             write_cap(store.path, None)  # first: it must not depend on whether anything can be collected
+        require_alone(session, "what it still needs cannot be told from garbage")
         garbage, swept = collect(store, index, lambda found: _before(session, found))
         if sets_cap and cap is not None:
             room.fit(cap)
@@ -121,9 +120,11 @@ def _overwrite(session: Session) -> None:
 
 
 def _show(data: dict[str, Any]) -> None:
+    if data["conversations"]:
+        say("roots that no name, log, publication or pin needs:")
     for each in data["conversations"]:
         title = preview(each["title"], _TITLE_CHARS) or "untitled"
-        say(f"{each['root']}  {title}, {count(each['tokens'], 'token')}, {each['created'] or 'undated'}")
+        say(f"  {each['root']}  {title}, {count(each['tokens'], 'token')}, {each['created'] or 'undated'}")
     objects, evicted, cap_bytes = data["nodes"] + data["leaves"], data["evicted_leaves"], data["cap_bytes"]
     facts(
         [
@@ -134,5 +135,7 @@ def _show(data: dict[str, Any]) -> None:
             ("used", size(data["used_bytes"]) + (f" of at most {size(cap_bytes)}" if cap_bytes is not None else "")),
         ]
     )
+    if data["freed_bytes"] > data["bytes"]:
+        say("freed is more than was deleted: files also gave back the room of what was deleted or replaced before")
     for each in data["undeletable"]:
         say(f"left: {each['path']}: {each['reason']}", fg="yellow")

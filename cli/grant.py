@@ -3,7 +3,7 @@
 import shlex
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -14,6 +14,9 @@ from .options import REF, TEXT
 from .output import answer, remark, say, table
 from .renewing import answer_grant, lineage_of, renew
 from .text import count
+
+if TYPE_CHECKING:
+    from ..cybergraph.access.lineage import Lineage
 
 REVOKED: Final = (
     "Revocation stops future epochs. It cannot recall what was fetched, nor ciphertext that others have pinned."
@@ -105,19 +108,28 @@ def _not_yet(ref: str, *, as_file: bool) -> str:
 def revoke(session: Session, ref: str, who: str, *, reencrypt: bool, car: Path | None, key_name: str | None) -> None:
     """Keep READER out of what is published from now on.
 
-    READER is a label, fingerprint or key of `grant list`. The next `publish` seals under a new key, which the others
-    get. Revocation stops future epochs. It cannot recall what was fetched, nor ciphertext that others have pinned. If
-    it was stopped half way, the same command goes on.
+    READER is a label or fingerprint of `grant list`, or a key, also in a file, as for `grant add`. The next `publish`
+    seals under a new key, which the others get. Revocation stops future epochs. It cannot recall what was fetched, nor
+    ciphertext that others have pinned. If it was stopped half way, the same command goes on.
     """
     _check_car(car, reencrypt=reencrypt)
     session.open_to_write()
     with access_folder(session).giving():
         before = lineage_of(session, ref)
+        who = _reader(before, who)
         state = before.without_reader(who, session.now())
         if state is before:
             remark(session, f"{who:.80} is no reader since epoch {state.epoch} began: this goes on with it")
         renew(session, ref, state, key_name, reencrypt=reencrypt, car=car)
     remark(session, REVOKED)
+
+
+def _reader(state: "Lineage", who: str) -> str:
+    """Give what a reader is called, in place of the file that holds the key. Raises as `read_public`."""
+    listed = (*state.readers, *([state.removed] if state.removed else []))
+    if any(each.is_called(who) for each in listed) or not Path(who).is_file():
+        return who
+    return read_public(who).fingerprint
 
 
 @grant.command()

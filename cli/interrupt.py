@@ -1,6 +1,6 @@
 """Ctrl-C at moments when nothing is half done."""
 
-import _thread
+import os
 import signal
 import sys
 import threading
@@ -9,7 +9,9 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Final
 
+INTERRUPTED: Final = 130
 _SOON_S: Final = 0.02
+_IMPORTING: Final = "<frozen importlib._bootstrap>"
 
 
 class Stop:
@@ -41,14 +43,47 @@ def stoppable() -> Iterator[Stop]:
         signal.signal(signal.SIGINT, before)
 
 
+def leave_at_once() -> None:
+    """Have a Ctrl-C end the program without a word, until `obey_late_interrupts`: nothing has begun yet."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else who started it lets it ignore Ctrl-C
+        signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
+
+
 def obey_late_interrupts() -> None:
-    """Have a Ctrl-C that met the program while it freed memory count a moment later: Python drops it there."""
+    """Have a Ctrl-C count a moment later where it would be dropped or do harm.
+
+    Python drops it while it frees memory. Within an import, libraries in C drop it too, or end the process by a signal.
+    """
     before = sys.unraisablehook
 
     def hook(raised: "sys.UnraisableHookArgs") -> None:
         if issubclass(raised.exc_type, KeyboardInterrupt):
-            threading.Timer(_SOON_S, _thread.interrupt_main).start()
+            _ask_again()
         else:
             before(raised)
 
+    def obey(_signal: int, frame: FrameType | None) -> None:
+        if _imports(frame):
+            _ask_again()
+        else:
+            raise KeyboardInterrupt
+
     sys.unraisablehook = hook
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, obey)
+
+
+def _ask_again() -> None:
+    # A signal, and no mere mark: it has to wake the thread up where that waits for input.
+    again = threading.Timer(_SOON_S, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
+    again.daemon = True  # the program may end meanwhile
+    again.start()
+
+
+def _imports(frame: FrameType | None) -> bool:
+    """Say whether an import is under way."""
+    while frame is not None:
+        if frame.f_code.co_filename == _IMPORTING:
+            return True
+        frame = frame.f_back
+    return False

@@ -12,6 +12,7 @@ from .identities import access_folder, key_folder, open_key, own_identity
 from .names import name_of_head
 from .options import REF
 from .output import answer, facts, remark
+from .sealed import open_by_any
 from .text import count, size
 from .trust import carry_origin, keep_grounds
 from .writers import require_alone
@@ -24,7 +25,8 @@ LEFT: Final = (
     "The name stays readable, and so does what other conversations share with it. What a disk keeps of deleted bytes, "
     "and copies elsewhere, are out of reach."
 )
-KEY = click.option("--key", "key_name", metavar="NAME", help="Key to use; needed where there are several.")
+KEY = click.option("--key", "key_name", metavar="NAME", help="Key to seal it for; needed where there are several.")
+OWN_KEY = click.option("--key", "key_name", metavar="NAME", help="Key that opens it; else all are tried.")
 
 
 @click.command()
@@ -50,7 +52,11 @@ def lock(session: Session, ref: str, *, key_name: str | None, weak: bool) -> Non
     session.open_to_write()
     cid, name = _named(session, ref)
     if session.index.is_public(cid):
-        raise Refused(f"{name} was published: to lock it here would keep nothing private", name=name)
+        raise Refused(
+            f"{name} was published: to lock it here would keep nothing private",
+            hint="nothing calls back what is public; record it anew, under another name, to have one that was not",
+            name=name,
+        )
     if not weak and _was_given(session, name):
         raise Refused(
             f"{name} was published for some, and the key that opens that lies in this home",
@@ -102,7 +108,7 @@ def lock(session: Session, ref: str, *, key_name: str | None, weak: bool) -> Non
 
 @click.command()
 @click.argument("ref", type=REF)
-@KEY
+@OWN_KEY
 @pass_session
 def unlock(session: Session, ref: str, *, key_name: str | None) -> None:
     """Open a conversation that was locked here. Its blocks count as they did before: one's own are one's own."""
@@ -117,10 +123,12 @@ def unlock(session: Session, ref: str, *, key_name: str | None) -> None:
     if cid.codec == "raw" or not isinstance(decode_node(session.store.get(cid)), Sealed):
         raise BadReference(f"{name} is not locked", hint="see `cyberkv list`", name=name)
     owners = _locked_folder(session).owners(cid)
-    identity = own_identity(session, None) if key_name is None else open_key(session, key_name)
+    identity = None if key_name is None else open_key(session, key_name)
     with block_bars(session) as progress, StorePeer(session.store) as peer:
         report = fetch_sealed(
-            session.store, session.index, cid, [peer], lambda _, grant: open_grant(grant, identity), progress=progress,
+            session.store, session.index, cid, [peer],
+            lambda _, grant: open_by_any(session, grant)[1] if identity is None else open_grant(grant, identity),
+            progress=progress,
             attribute=False,  # that it was sealed here says nothing of who computed it
         )  # fmt: skip
     owners.give_back(session.store, session.index, report.root)

@@ -14,7 +14,7 @@ import click
 from .commands import COMMANDS, FAMILIES
 from .context import Session, default_home
 from .failure import report
-from .interrupt import obey_late_interrupts
+from .interrupt import INTERRUPTED, obey_late_interrupts
 
 _FLAGS = re.compile(r"--(json|quiet|verbose|no-color|no-progress)|-[qv]+")
 
@@ -156,4 +156,7 @@ def main() -> NoReturn:
     # threads then take five to ten times as long as one; with this, less than one.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     obey_late_interrupts()
-    cli.main()
+    try:
+        cli.main()
+    except KeyboardInterrupt:  # before a command had begun, or after it had ended
+        sys.exit(INTERRUPTED)

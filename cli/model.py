@@ -36,7 +36,8 @@ model.add_command(preload)
 
 @model.command()
 @click.argument("source", metavar="PATH|smollm2")
-@click.option("--name", help="Name to call it by; else that of the folder or file.")
+@click.option("--name", help="Name to call it by; else that of the folder or file, and what "
+              "differs behind it where that is taken by the same model with other options.")  # fmt: skip
 @click.option("--block-size", default=16, show_default=True, type=click.IntRange(1, 1024), help="Tokens per block.")
 @click.option("--dtype", default="f32", show_default=True, type=click.Choice(["f32", "bf16", "f16"]),
               help="Element type of keys and values, and of the computation.")  # fmt: skip
@@ -73,7 +74,8 @@ def add(
     with bar(session, "converting") as progress:
         record = session.registry.add(
             path,
-            name=name or (BUILT_IN if built_in else None),
+            name=name,
+            base=BUILT_IN if built_in else None,
             block_size=block_size,
             dtype=dtype,
             leaf_hash=leaf_hash,
@@ -82,7 +84,7 @@ def add(
         )
     session.store.put_node(record.identity)
     added = KnownModel(record.name, record.cid, record.identity)
-    answer(session, _describe(added), lambda: _show(added))
+    answer(session, _describe(added), lambda: _show(added, whole=not session.quiet))
 
 
 @model.command("list")
@@ -188,7 +190,10 @@ def _describe(known: KnownModel) -> dict[str, object]:
     }
 
 
-def _show(known: KnownModel) -> None:
+def _show(known: KnownModel, *, whole: bool = True) -> None:
+    if not whole:
+        facts([("name", known.name), ("cid", known.cid)])
+        return
     error = RELATIVE_ERROR[known.identity.kv_quant_scheme]
     words = f"stored within {error} of the largest number of each row" if error else "stored as they are computed"
     facts([("name", known.name), ("cid", known.cid), ("keys and values", words)])

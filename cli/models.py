@@ -147,11 +147,14 @@ def not_registered(records: "list[ModelRecord]", made_with: str, wanted: Model) 
 
 
 def how_to_register(model: Model) -> str:
-    """Say which command registers a model that is met in a conversation."""
+    """Say which command registers a model that is met in a conversation, with the options that make its identity."""
+    from ..runtime.models.options import flags
+
+    options = flags(model)
     shape = model.num_layers, model.hidden_size, model.num_heads, model.num_kv_heads, model.head_dim
     if shape == _SMOLLM2_SHAPE:
-        return "`cyberkv model add smollm2`, if it is the built-in one, as its shape says"
-    return "`cyberkv model add PATH`, with its safetensors folder or GGUF file"
+        return f"`cyberkv model add smollm2{options}`, if it is the built-in one, as its shape says"
+    return f"`cyberkv model add PATH{options}`, with its safetensors folder or GGUF file"
 
 
 def find_codec(session: Session, model: Cid) -> "TextCodec | None":

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from collections.abc import Callable
 
 from ..cybergraph.chain import load_root
 from ..cybergraph.cid import TEXT_CHARS, Cid
@@ -62,16 +63,62 @@ def name_of_head(index: Index, ref: str, root: Cid) -> str | None:
     return names[0] if len(names) == 1 else None
 
 
-def say_moves(session: Session, name: str, goes_on_from: Cid | None) -> None:
-    """Say so where `name` stands for another conversation than the one that goes on: it is about to move."""
+def root_of(index: Index, name: str) -> Cid | None:
+    """Give the root that a name ends at, None where there is no such name."""
     try:
-        before = session.index.head(name).root
+        return index.head(name).root
     except NameNotFound:
-        return
-    if before != goes_on_from:
+        return None
+
+
+def say_moves(session: Session, name: str, goes_on_from: Cid | None) -> Cid | None:
+    """Say so where `name` stands for another conversation than the one that goes on: it is about to move.
+
+    Gives the root that it ends at now, from which `keep` may move it.
+    """
+    before = root_of(session.index, name)
+    if before not in (None, goes_on_from):
         again = f"cyberkv log {shlex.quote(name)}"
         remark(session, f"{name} names {before} so far and moves to this conversation; `{again}` keeps both")
         leave_readers(session, name, before)
+    return before
+
+
+def keep(session: Session, name: str, root: Cid, created: str, *, expected: Cid | None) -> str:
+    """Make `root` the head of `name`, where that still ends at `expected`; else of a name of its own, which is said.
+
+    Gives the name.
+    """
+    own, _ = keep_as(session.index, name, lambda _: root, created, expected=expected)
+    say_own(session, name, own)
+    return own
+
+
+def keep_as(
+    index: Index, name: str, write: Callable[[str], Cid], created: str, *, expected: Cid | None, base: str | None = None
+) -> tuple[str, Cid]:
+    """Write a root and make it the head of `name`, where that still ends at `expected`; None for a new name.
+
+    Where it has become something else meanwhile, it stays with that, and the root gets a name of its own, made of
+    `base`. `write` is given the name to write the root for, and may be called again for another. Gives name and root.
+    """
+    if root_of(index, name) == expected:  # else a root would be written for nothing
+        root = write(name)
+        if index.advance(name, root, created, expected=expected):
+            return name, root
+    if base is None:
+        base = name if expected is None else f"{name}-fork"
+    while True:
+        own = unique(index, base)
+        root = write(own)
+        if index.advance(own, root, created, expected=None):
+            return own, root
+
+
+def say_own(session: Session, name: str, own: str) -> None:
+    """Say so where what was to be kept under one name is kept under a name of its own."""
+    if own != name:
+        remark(session, f"{name} has become something else meanwhile and stays with that; this is kept as {own}")
 
 
 def record_head(session: Session, root: Cid, name: str | None) -> str:
@@ -81,6 +128,4 @@ def record_head(session: Session, root: Cid, name: str | None) -> str:
     if name is None:
         base = load_root(session.store, root).title
         name = unique(session.index, base if _is_name(base) else slug(base))  # foreign text
-    say_moves(session, name, root)
-    session.index.set_head(name, root, session.now())
-    return name
+    return keep(session, name, root, session.now(), expected=say_moves(session, name, root))

@@ -2,12 +2,15 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import Timer
 
 from .context import Session
-from .output import console
+from .output import console, remark
 
 Progress = Callable[[int, int], None]
 """Called with (done, total)."""
+TOLD_AFTER_S = 1.0
+"""Where no bar can be drawn, work that takes no longer than this is not worth a line."""
 
 
 @contextmanager
@@ -27,9 +30,19 @@ def bar(session: Session, label: str) -> Iterator[Progress]:
 
 @contextmanager
 def busy(session: Session, label: str) -> Iterator[None]:
-    """Show that work of unknown length goes on inside the `with`."""
-    if not session.shows_progress:
+    """Show that work of unknown length goes on inside the `with`: where there is no terminal, once if it takes long."""
+    if session.shows_progress:
+        with console(stderr=True).status(label):
+            yield
+        return
+    if not session.remarks_waits:
         yield
         return
-    with console(stderr=True).status(label):
+    told = Timer(TOLD_AFTER_S, remark, (session, label))
+    told.daemon = True
+    told.start()
+    try:
         yield
+    finally:
+        told.cancel()
+        told.join()

@@ -16,7 +16,7 @@ from .context import Session
 from .identities import keep_first
 from .kubo import kubo_rpc
 from .marking import marked_spans
-from .names import name_of_head
+from .names import keep, name_of_head
 from .output import answer, facts, remark, say
 from .served import served_urls
 from .text import plain, size
@@ -113,6 +113,13 @@ def publish_for_all(session: Session, ref: str, wish: Wish, car: Path | None, ku
         "plan": _listed(leaving),
     } | ({"kubo": pinned} if pinned else {})
     answer(session, data, lambda: _show(cid, receipt, urls, pinned, dry_run=dry_run))
+    if signer is not None and not dry_run:
+        key = signer.public()
+        remark(
+            session,
+            f"who goes on from it has to trust your key: send them `cyberkv trust add {key.signing.hex()}`, in a way "
+            f"they know to be yours. `cyberkv key list` has the same key by its fingerprint, {key.fingerprint}",
+        )
 
 
 def _pin(
@@ -155,8 +162,8 @@ def _move_name(session: Session, ref: str, recorded: "Cid", plan: "PublishPlan")
     if plan.is_part:
         remark(session, f"{name} stays whole, and here: what is published is a conversation of its own")
         return
-    session.index.set_head(name, plan.root, plan.conversation.created)
-    remark(session, f"{name} now ends at {plan.root}, which does not name the private parent; `log` has both roots")
+    if keep(session, name, plan.root, plan.conversation.created, expected=recorded) == name:
+        remark(session, f"{name} now ends at {plan.root}, which does not name the private parent; `log` has both roots")
 
 
 def _listed(plan: "PublishPlan") -> dict[str, Any]:

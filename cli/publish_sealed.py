@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from ..cybergraph.peers.kubo import KuboRpc
     from ..cybergraph.transfer.sealed import SealedReport
 
-WHOEVER: Final = "Whoever has this link can read it, for good. It is shown once."
-BOTH: Final = "Whoever has this link and its password, which `fetch` asks for, can read it, for good. It is shown once."
+WHOEVER: Final = "Whoever has this link can read it, for good."
+BOTH: Final = "Whoever has this link and its password, which `fetch` asks for, can read it, for good."
 MARKED: Final = "Part of it is marked private. Marks are about what everybody may read: these readers get all of it."
 REVOCABLE: Final = "A reader can be kept out of later versions (`cyberkv grant revoke`), not of what was fetched."
 UNCHANGED: Final = "Nothing of it has changed: it stands there already, under this address."

@@ -5,11 +5,12 @@ import click
 from ..cybergraph.chain import load_root, tokens
 from ..cybergraph.index.marks import encode_name
 from ..cybergraph.limits import MAX_BLOCK_TOKENS
+from ..cybergraph.nodes import Model
 from ..cybergraph.refs import resolve_root
 from .context import Session, pass_session
 from .marking import carry_marks
-from .models import readable_records
-from .names import name_of_head, say_moves, slug, unique
+from .models import how_to_register, readable_records
+from .names import keep, name_of_head, say_moves, slug, unique
 from .options import REF
 from .output import answer, facts, remark
 from .progress import busy
@@ -36,21 +37,23 @@ def reblock(session: Session, ref: str, *, block_size: int, name: str | None) ->
     size would have given. Conversations of two block sizes share no blocks. The new conversation belongs to the same
     model with the other block size.
     """
-    from ..runtime.reblock import reblock as move
+    from ..runtime.block_sizes import check_sizes
 
     session.open_to_write()
     root_cid = resolve_root(ref, session.index, session.store)
     root = load_root(session.store, root_cid)
+    check_sizes(root_cid, root, block_size)
     base = name_of_head(session.index, ref, root_cid) or slug(root.title)
     name = name or unique(session.index, f"{base}-{block_size}")
     encode_name(name)  # before anything is written
+    from ..runtime.reblock import reblock as move  # loads torch, which takes seconds
+
     with busy(session, "moving rows"):
         moved_cid = move(session.store, session.index, root_cid, block_size)
     moved = load_root(session.store, moved_cid)
     carry_marks(session, lambda: tokens(session.store, root), root.length)
     carry_origin(session, root_cid, moved_cid)
-    say_moves(session, name, None)
-    session.index.set_head(name, moved_cid, session.now())
+    name = keep(session, name, moved_cid, session.now(), expected=say_moves(session, name, None))
     blocks = (moved.length - len(moved.tail.tokens)) // block_size
     data = {
         "root": moved_cid, "name": name, "model": moved.model, "tokens": moved.length, "blocks": blocks,
@@ -65,4 +68,5 @@ def reblock(session: Session, ref: str, *, block_size: int, name: str | None) ->
 
     answer(session, data, show)
     if all(record.cid != moved.model for record in readable_records(session)):
-        remark(session, f"to go on from it, register the model with `cyberkv model add … --block-size {block_size}`")
+        way = how_to_register(Model.decode(session.store.get(moved.model)))
+        remark(session, f"to go on from it, register the model it belongs to: {way}")

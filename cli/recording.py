@@ -21,13 +21,13 @@ from .rates import keep_rate, read_rate
 from .trust import require_usable
 
 if TYPE_CHECKING:
-    from ..runtime.steps.drafting import Drafter
     from ..runtime.engine import Engine
     from ..runtime.live import Live
     from ..runtime.models.record import ModelRecord
     from ..runtime.models.tokenizer import TextCodec
     from ..runtime.sampling import Sampling
     from ..runtime.selected import Selected
+    from ..runtime.steps.drafting import Drafter
 
 _DONE: Final = {
     Verdict.HIT: "in memory", Verdict.FAULT: "loaded", Verdict.RECOMPUTE: "computed", Verdict.REFUSE: "refused",

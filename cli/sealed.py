@@ -111,21 +111,24 @@ class Opening:
         return link.open(password(self.password_file) if link.is_locked else None)
 
     def _by_grant(self, grant: "Grant") -> "ContentKey":
-        from ..cybergraph.access import open_grant
+        self._reader, key = open_by_any(self.session, grant)
+        return key
 
-        refusal: NotARecipient | BadKey = NotARecipient(
-            "this conversation is sealed, and there is no key here",
-            hint="`cyberkv key new` makes one; send what `cyberkv key show` prints to whoever published it",
-            epoch=grant.epoch,
-        )
-        for name in names_to_try(self.session):  # one after the other: nobody is asked for more than is needed
-            try:
-                identity = open_key(self.session, name)
-                key = open_grant(grant, identity)
-            except (NotARecipient, BadKey) as error:
-                if not isinstance(refusal, BadKey):  # a key that was not tried may be the one
-                    refusal = error
-            else:
-                self._reader = identity
-                return key
-        raise refusal
+
+def open_by_any(session: Session, grant: "Grant") -> "tuple[Identity, ContentKey]":
+    """Open a grant with whichever key of this home it is for. Raises `NotARecipient`, `BadKey`."""
+    from ..cybergraph.access import open_grant
+
+    refusal: NotARecipient | BadKey = NotARecipient(
+        "this conversation is sealed, and there is no key here",
+        hint="`cyberkv key new` makes one; send what `cyberkv key show` prints to whoever published it",
+        epoch=grant.epoch,
+    )
+    for name in names_to_try(session):  # one after the other: nobody is asked for more than is needed
+        try:
+            identity = open_key(session, name)
+            return identity, open_grant(grant, identity)
+        except (NotARecipient, BadKey) as error:
+            if not isinstance(refusal, BadKey):  # a key that was not tried may be the one
+                refusal = error
+    raise refusal

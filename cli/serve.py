@@ -11,8 +11,8 @@ import click
 from ..cybergraph.peers.url import GatewayUrl
 from .chat_server import chatting
 from .context import Session, pass_session
-from .failure import INTERRUPTED
-from .options import LISTEN
+from .interrupt import INTERRUPTED
+from .options import LISTEN, SIZE
 from .output import answer, remark, say
 from .served import announced
 from .shown import application, counted, open_car, published
@@ -68,6 +68,10 @@ def _public_url(_ctx: click.Context, _param: click.Parameter, text: str | None) 
     "--chat-key", metavar="FILE", type=_FILE,
     help="Answer whoever shows the key in FILE; without it, --chat answers programs of this machine alone.",
 )  # fmt: skip
+@click.option(
+    "--host-memory", metavar="SIZE", type=SIZE, default="0", show_default=True,
+    help="With --chat: memory for blocks that are not in use. What waiting requests need is brought there.",
+)  # fmt: skip
 @click.pass_context
 @pass_session
 def serve(
@@ -83,6 +87,7 @@ def serve(
     chat: bool,
     model: str | None,
     chat_key: Path | None,
+    host_memory: int,
 ) -> None:
     """Serve what was published, as an IPFS gateway and as pages for a browser.
 
@@ -106,8 +111,8 @@ def serve(
 
     if public_url is not None and not require_proof:
         raise click.UsageError("--public-url belongs to --require-proof")
-    if not chat and (model is not None or chat_key is not None):
-        raise click.UsageError("--model and --chat-key belong to --chat")
+    if not chat and (model is not None or chat_key is not None or host_memory):
+        raise click.UsageError("--model, --chat-key and --host-memory belong to --chat")
     if chat and tls_cert is not None:
         raise click.UsageError("--chat speaks plain HTTP; put a proxy with TLS before it")
     certificate = _certificate(tls_cert, tls_key)
@@ -121,7 +126,8 @@ def serve(
         contents: list[Content] = [*([published(session, records=chat)] if has_home else []), *files]
         content = counted(contents, metrics)
         door = Door(content, session.now_s) if require_proof else None
-        answers = stack.enter_context(chatting(session, model, chat_key, listen[0])) if chat else None
+        chats = chatting(session, model, chat_key, listen[0], metrics, host_memory) if chat else None
+        answers = None if chats is None else stack.enter_context(chats)
         server = _server(
             application(session, content, metrics, door, (listen[0], *certified), answers),
             listen,

@@ -32,13 +32,18 @@ def announced(home: Path, url: str) -> Iterator[None]:
 
 def served_urls(home: Path) -> list[str]:
     """List the URLs at which this home is being served now."""
-    urls: list[str] = []
+    return list(served_pids(home).values())
+
+
+def served_pids(home: Path) -> dict[int, str]:
+    """Give the URL at which each process serves this home now."""
+    urls: dict[int, str] = {}
     for path in sorted((home / FOLDER).glob("*")):
         with path.open() as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
-                urls.append(file.read())
+                urls[int(path.name)] = file.read()
             else:
                 path.unlink(missing_ok=True)  # left by one that was killed
     return urls

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any, Final
 
 from ..cybergraph.chain import fork_root
-from ..cybergraph.errors import BadReference
+from ..cybergraph.errors import BadReference, Refused
 from .editing import Edited
 from .marking import carry_marks
 from .models import find_codec
@@ -41,7 +41,8 @@ def open_branch(edited: Edited, name: str) -> None:
     cid, _ = fork_root(session.store, edited.cid, at, block_bytes=block_bytes, title=branch, created=created)
     carry_marks(session, lambda: edited.tokens, at)
     carry_origin(session, edited.cid, cid)
-    session.index.set_head(branch, cid, created)
+    if not session.index.advance(branch, cid, created, expected=None):
+        raise Refused(f"{branch} was taken meanwhile", hint="the same command again takes another name", name=branch)
     edited.folder.change_spans(lambda book: book.with_ledger(edited.tokens, ledger))
     data = {"root": edited.cid, "span": name, "branch": branch, "branch_root": cid, "at": at}
     answer(session, data, lambda: facts([("branch", branch), ("root", cid), ("at", f"{at:,}")]))

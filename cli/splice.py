@@ -125,7 +125,7 @@ def _place(
             draw(done, total)
             stop.check()
 
-        live, receipt = splice_exactly(engine, text, progress)
+        live, receipt = splice_exactly(engine, text, progress, origin=root_cid)
         name, created = title
         at = len(text.before)
         return checkpoint(live, title=name, created=created, parent=root_cid, fork_at=at), receipt

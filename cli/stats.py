@@ -9,7 +9,7 @@ import click
 from ..cybergraph.ceilings import percent
 from ..cybergraph.chain import read_receipt
 from ..cybergraph.cid import Cid
-from ..cybergraph.errors import BlockNotFound
+from ..cybergraph.errors import Corrupt, NotFound
 from ..cybergraph.index import signer_of
 from ..cybergraph.keeping.quarantine import quarantined
 from ..cybergraph.keeping.room import read_cap
@@ -38,7 +38,9 @@ def stats(session: Session) -> None:
     sizes = {cid: store.size_bytes(cid) or 0 for cid in store.cids()}
     leaves = [size_bytes for cid, size_bytes in sizes.items() if cid.codec == "raw"]
     divergences = index.divergences()
-    domains = Counter("signed" if signer_of(entry.domain) else entry.domain for entry in index.entries())
+    settings = Counter(entry.domain for entry in index.entries())
+    signed = {signer.hex(): blocks for text, blocks in settings.items() if (signer := signer_of(text))}
+    domains = {text: blocks for text, blocks in settings.items() if not signer_of(text)}
     data: dict[str, Any] = {
         "bytes": sum(sizes.values()),
         "leaf_bytes": sum(leaves),
@@ -53,6 +55,7 @@ def stats(session: Session) -> None:
         "registered_models": len(readable_records(session)),
         "unreadable": len(survey.unreadable),
         "domains": domains,
+        "signed": signed,
         "divergences": [each._asdict() for each in divergences],
         "pins": len(index.pins()),
         "used_bytes": store.used_bytes(),
@@ -61,7 +64,7 @@ def stats(session: Session) -> None:
     }
     census = take_census(
         (index.log(head.name) for head in index.heads()), survey, store,
-        block_bytes=partial(_block_bytes, store), turn_ends=partial(_turn_ends, session),
+        block_bytes=cache(partial(_block_bytes, store)), turn_ends=cache(partial(_turn_ends, session)),
     )  # fmt: skip
     data["reuse"] = _reuse(census)
     cap = "" if data["cap_bytes"] is None else f" of at most {size(data['cap_bytes'])}"
@@ -71,7 +74,7 @@ def stats(session: Session) -> None:
             [
                 ("home", session.home),
                 ("models", f"{data['registered_models']:,} registered; their weights are not counted here"),
-                ("conversations", f"{count(data['conversations'], 'name')}, {count(data['roots'], 'root')}"),
+                ("conversations", f"{count(data['conversations'], 'name')}{_roots(census.roots, data['roots'])}"),
                 ("blocks", f"{data['blocks']:,} of {count(data['models'], 'model')}"),
                 ("leaves", f"{data['leaves']:,}, {size(sum(leaves))}"),
                 ("nodes", f"{data['nodes']:,}, {size(sum(sizes.values()) - sum(leaves))}"),
@@ -82,7 +85,9 @@ def stats(session: Session) -> None:
                 ("unreadable nodes", data["unreadable"] or None),
             ]
         )
-        facts([(f"domain {name}", count(blocks, "block")) for name, blocks in domains.items()])
+        computed = [(f"domain {name}", count(blocks, "block")) for name, blocks in domains.items()]
+        fetched = [("fetched", f"{count(blocks, 'block')} signed by {signer}") for signer, blocks in signed.items()]
+        facts([*computed, *fetched])
         _show_reuse(census)
         for each in divergences:
             say(f"divergence in domain {each.domain}: equal inputs gave {count(len(each.blocks), 'block')}", fg="red")
@@ -92,18 +97,16 @@ def stats(session: Session) -> None:
     answer(session, data, show)
 
 
-@cache
 def _block_bytes(store: "Store", model: Cid) -> int:
-    """Give the payload of a block, or 0 where the model's identity is not here."""
+    """Give the payload of a block, or 0 where the model's identity is not here or damaged."""
     from ..runtime.geometry import Geometry
 
     try:
         return Geometry.from_model(Model.decode(store.get(model))).block_bytes
-    except BlockNotFound:
+    except (NotFound, Corrupt):
         return 0
 
 
-@cache
 def _turn_ends(session: Session, model: Cid) -> frozenset[int]:
     codec = find_codec(session, model)
     return codec.eos_ids if codec else frozenset()
@@ -140,16 +143,24 @@ def _show_reuse(census: Census) -> None:
         return
     with_, without = size(census.bytes_with), size(census.bytes_without)
     single, fleet = census.single, census.fleet
-    lost = f"{percent(single.block_size_loss)} % lost to blocks; of equal turns, {percent(single.ceiling)} % at most"
-    others = f"{percent(fleet.found)} % of the rest found; of equal conversations, {percent(fleet.ceiling)} % at most"
+    lost = f"{percent(single.block_size_loss)} % lost where they fill no block"
+    most = f"turns of equal length would find at most {percent(single.ceiling)} %"
+    others = f"{percent(fleet.found)} % of the rest found"
+    alike = f"conversations all alike would find at most {percent(fleet.ceiling)} %"
     facts(
         [
-            ("shared payload", f"{with_} instead of {without} for {count(census.roots, 'root')}"),
+            ("shared payload", f"{with_} instead of {without} for {count(census.roots, 'root')} in logs"),
             *((f"  from {name}", _blocks(census, name)) for name in SOURCES),
-            ("a conversation's own past", f"{percent(single.found)} % of tokens found, {lost}"),
-            ("from other conversations", others),
+            ("a conversation's own past", f"{percent(single.found)} % of tokens found, {lost}; {most}"),
+            ("from other conversations", f"{others}; {alike}"),
         ]
     )
+
+
+def _roots(logged: int, stored: int) -> str:
+    """Say how many roots the logs of names list, and how many are stored where that is another number."""
+    other = f" ({stored:,} stored)" if stored != logged else ""
+    return f", {count(logged, 'root')} in their logs{other}"
 
 
 def _blocks(census: Census, source: str) -> str | None:

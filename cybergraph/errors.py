@@ -2,6 +2,7 @@
 
     CyberKVError                     exit  kind
     |- BadReference (ValueError)        2  bad-reference
+    |- CacheDiscontinuity (IndexError)  1  cache-discontinuity
     |- OutOfRange (IndexError)          2  out-of-range
     |- NotFound (KeyError)              3  not-found
     |  |- BlockNotFound                 3  block-not-found
@@ -66,6 +67,12 @@ class BadReference(CyberKVError, ValueError):
 
     exit_code = 2
     kind = "bad-reference"
+
+
+class CacheDiscontinuity(CyberKVError, IndexError):
+    """Rows that do not follow those a live cache has, a fault of the program. Data: `layer`, `expected`, `got`."""
+
+    kind = "cache-discontinuity"
 
 
 class OutOfRange(CyberKVError, IndexError):

@@ -23,7 +23,7 @@ from typing import Final
 
 from .ceilings import fan_out, resent
 from .cid import Cid
-from .errors import BlockNotFound
+from .errors import Corrupt, NotFound
 from .index import Head
 from .nodes import Block, Conversation
 from .store.base import Store
@@ -222,5 +222,5 @@ def _common(a: Sequence[Cid], b: Sequence[Cid]) -> int:
 def _tokens(store: Store, block: Cid) -> tuple[int, ...]:
     try:
         return Block.decode(store.get(block)).tokens
-    except BlockNotFound:
+    except (NotFound, Corrupt):
         return ()

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 from ..cybergraph.chain import build_root, load_root, walk
 from ..cybergraph.cid import Cid
-from ..cybergraph.errors import Refused
 from ..cybergraph.index import UNKNOWN_DOMAIN, Index
 from ..cybergraph.nodes import Conversation, Model, Tail
 from ..cybergraph.prefix import prefix_keys
 from ..cybergraph.store.base import Store
 from .announce import announce
+from .block_sizes import check_sizes
 from .geometry import Geometry, layers_per_leaf
 from .pool import Pool
 from .sealing import Unsealed, name_blocks, store_blocks
@@ -39,21 +39,8 @@ def reblock(store: Store, index: Index, root_cid: Cid, block_size: int) -> Cid:
     tail that would fill a block, `BlockNotFound`, `DigestMismatch`.
     """
     root = load_root(store, root_cid)
+    check_sizes(root_cid, root, block_size)
     old = Model.decode(store.get(root.model), verify=root.model)
-    if max(old.block_size, block_size) % min(old.block_size, block_size):
-        raise Refused(
-            f"cannot cut blocks of {old.block_size} tokens into blocks of {block_size}",
-            hint="choose a divisor or a multiple",
-            block_size=old.block_size,
-            wanted=block_size,
-        )
-    full = root.length - len(root.tail.tokens)
-    if root.length - full // block_size * block_size >= block_size:
-        raise Refused(
-            f"the tail's {len(root.tail.tokens)} tokens fill a block of {block_size}; their rows are not canonical",
-            hint=f"fork it first: `cyberkv fork {root_cid} --at {full}`",
-            tail_tokens=len(root.tail.tokens),
-        )
     new = reblocked(old, block_size)
     model_cid = store.put_node(new)
     blocks, tokens = _convert(store, index, root, old, new, model_cid)

@@ -195,7 +195,8 @@ class Lineage(Node):
             return self
         if len(named) != 1:
             raise BadReference(
-                f"{len(named)} readers of {self.name} are called {who!r:.80}", hint="`cyberkv grant list` has them all",
+                f"{len(named) or 'no'} readers of {self.name} are called {who!r:.80}",
+                hint="`cyberkv grant list` has the label and fingerprint of each",
                 readers=[each.label for each in self.readers],
             )  # fmt: skip
         left = tuple(each for each in self.readers if each != named[0])

@@ -45,17 +45,35 @@ class MarkTables:
         self._database = database
 
     def set_head(self, name: str, root: Cid, created: str) -> None:
-        """Append `root` to the log of `name` and make it the head; the head again is no change.
+        """Append `root` to the log of `name` and make it the head, whatever the head is; the head again is no change.
 
-        Raises `BadReference` for a name of a form that is not allowed.
+        Who goes on from a head uses `advance`. Raises `BadReference` for a name of a form that is not allowed.
         """
         key = encode_name(name)
         self._database.write(lambda txn: self.append(txn, key, root, created))
 
+    def advance(self, name: str, root: Cid, created: str, *, expected: Cid | None) -> bool:
+        """Do as `set_head` where `name` ends at `expected`, or at `root` already; None: where there is no such name.
+
+        False, and no change, where it ends elsewhere: another writer has moved, taken or dropped it meanwhile. Looking
+        and moving are one transaction, so of several writers who go on from one head one moves it. Raises
+        `BadReference`.
+        """
+        key = encode_name(name)
+
+        def work(txn: Transaction) -> bool:
+            row = txn.get(key, default=b"", db=self._database["heads"])
+            if _root_of(row) not in (expected, root):
+                return False
+            self.append(txn, key, root, created)
+            return True
+
+        return self._database.write(work)
+
     def append(self, txn: Transaction, key: bytes, root: Cid, created: str) -> None:
         """Move a head within a transaction; `key` is the encoded name."""
         row = txn.get(key, default=b"", db=self._database["heads"])
-        if row[_NUMBER_BYTES : _NUMBER_BYTES + CID_BYTES] == root:
+        if _root_of(row) == root:
             return
         number = (int.from_bytes(row[:_NUMBER_BYTES], "big") + 1).to_bytes(_NUMBER_BYTES, "big")
         value = root + created.encode()
@@ -113,8 +131,12 @@ class MarkTables:
 
         def work(txn: Transaction) -> None:
             row = txn.get(key, default=b"", db=self._database["heads"])
-            if row and row[_NUMBER_BYTES : _NUMBER_BYTES + CID_BYTES] != head:
-                raise Refused(f"{name} has moved on meanwhile", hint="the same command again takes it all", name=name)
+            if (got := _root_of(row)) not in (head, None):
+                raise Refused(
+                    f"{name} has moved on meanwhile: it ends at {got}, and ended at {head}",
+                    hint="the same command again takes it all", name=name, field="head", expected=str(head),
+                    got=str(got),
+                )  # fmt: skip
             self._drop(txn, name)
             self.append(txn, key, root, created)
 
@@ -212,6 +234,11 @@ def encode_name(name: str) -> bytes:
 
 def _head(key: bytes, row: bytes) -> Head:
     return Head(key.decode(), Cid(row[:CID_BYTES]), row[CID_BYTES:].decode())
+
+
+def _root_of(row: bytes) -> Cid | None:
+    """Give the root of a row of `heads`, None for a name that is not there or was dropped."""
+    return Cid(row[_NUMBER_BYTES : _NUMBER_BYTES + CID_BYTES]) if row else None
 
 
 def _bad_name(name: str, message: str) -> BadReference:

@@ -80,7 +80,7 @@ def _leaf_bytes(model: Model, tokens: int) -> list[int]:
             head_dim=model.head_dim,
             dtype=model.kv_dtype,
             scheme=model.kv_quant_scheme,
-        )  # fmt: skip
+        )
         for _, layers in layer_groups(model.num_layers, model.layers_per_leaf)
     ]
     if sizes[0] > MAX_LEAF_BYTES:

@@ -3,7 +3,7 @@
 What was published may lie in CAR files, on nodes and in caches of anybody; nothing takes it back.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 
 from ...cybergraph.chain import load_root, read_receipt, walk
@@ -12,25 +12,34 @@ from ...cybergraph.errors import BadReference, Corrupt, NotFound
 from ...cybergraph.index import Index
 from ...cybergraph.nodes import Conversation
 from ...cybergraph.store.base import Store
-from .receipt import MAX_COPY_BYTES, MAX_ELSEWHERE
+from .derived import holders
+from .receipt import MAX_COPY_BYTES, MAX_ELSEWHERE, STILL_FOUND
 
 
 def copies(
-    store: Store, index: Index, beginning: Sequence[int], *, leave_out: Sequence[str] = (), given: Sequence[str] = ()
-) -> tuple[str, ...]:
+    store: Store, index: Index, model: Cid, beginning: Sequence[int], *, block: Cid | None, name: str | None,
+    given: Sequence[str] = (),
+) -> tuple[str, ...]:  # fmt: skip
     """Name what else holds conversations that begin with these tokens: names, pins, publications, sources.
 
-    `beginning` ends with the first token of the span: the others are read in its context alone. `leave_out` names
-    conversations that are being edited, `given` is put first. What is sealed or cannot be read is not looked into.
+    `beginning` ends with the first token of the span: the others are read in its context alone. `block` holds that
+    token (None: a tail does): where the head of another name has it, prompts go on finding it. `name` is that of the
+    conversation that is being edited, `given` is put first. What is sealed or cannot be read is not looked into.
     """
-    named = [*given, *_held(store, index, list(beginning), leave_out)]
+    still: list[str] = []
+    if block is not None and index.domain_of(block) is not None:
+        still = list(holders(store, index, model, [block], name=name))
+    named = [
+        *(f"{STILL_FOUND}{each} holds it" for each in still), *given,
+        *_held(store, index, list(beginning), {*still, name}),
+    ]  # fmt: skip
     found = dict.fromkeys(each.encode()[:MAX_COPY_BYTES].decode(errors="ignore") for each in named)
     if len(found) <= MAX_ELSEWHERE:
         return tuple(found)
     return (*list(found)[: MAX_ELSEWHERE - 1], f"and {len(found) - MAX_ELSEWHERE + 1} more")
 
 
-def _held(store: Store, index: Index, beginning: list[int], leave_out: Sequence[str]) -> Iterator[str]:
+def _held(store: Store, index: Index, beginning: list[int], leave_out: Collection[str | None]) -> Iterator[str]:
     seen: dict[Cid, bool] = {}
 
     def holds(cid: Cid) -> bool:

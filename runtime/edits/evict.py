@@ -18,7 +18,7 @@ from ...cybergraph.errors import OutOfRange
 from ..live import Live, Progress
 from ..reuse import Counts
 from ..rings.archive import bring_back
-from .derived import derived
+from .derived import give_up
 from .receipt import Cut, EditReceipt, Mode
 from .refusal import refusal
 
@@ -31,6 +31,7 @@ def evict(
     mode: Mode = "exact",
     *,
     progress: Progress | None = None,
+    name: str | None = None,
     elsewhere: Sequence[str] = (),
 ) -> EditReceipt:
     """Take the tokens of `cuts` (in order, not touching twice) out of a conversation.
@@ -41,14 +42,14 @@ def evict(
     V as it was: nothing is computed and memory is freed, but the influence of the span survives in the deeper layers of
     what came after it. So the result is marked approximate and never indexed, and nothing is forgotten.
 
-    Effects: index entries of blocks that held the cuts, and of all that continue those, are taken out. `elsewhere`
-    comes into the receipt as it is. Raises what `refusal` gives, `TierFull`, and `NotFound` or
-    `Corrupt` for an archived block that is to be read again and cannot.
+    Effects: index entries of blocks that held the cuts, and of all that continue those, are taken out, but for what the
+    head of another name than `name` holds. `elsewhere` comes into the receipt as it is. Raises what `refusal` gives,
+    `TierFull`, and `NotFound` or `Corrupt` for an archived block that is to be read again and cannot.
     """
     if error := refusal(live, cuts, mode):
         raise error
     before, length = list(live.blocks), len(live.tokens)
-    done = _EDITS[mode](live, cuts, progress)
+    done = _EDITS[mode](live, cuts, name, progress)
     after = set(live.blocks)
     return EditReceipt(
         mode=mode, exact=live.approx is None, recomputed_tokens=done.recomputed_tokens,
@@ -66,10 +67,13 @@ def open_branch(live: Live) -> Live:
     return live.fork(len(live.tokens))
 
 
-def drop_branch(live: Live, branch: Live, at: int, *, elsewhere: Sequence[str] = ()) -> EditReceipt:
+def drop_branch(
+    live: Live, branch: Live, at: int, *, name: str | None = None, elsewhere: Sequence[str] = ()
+) -> EditReceipt:  # fmt: skip
     """Drop what `open_branch` gave when `live` had `at` tokens. `live` is untouched, `branch` is closed.
 
-    Effects: as in `evict`, for the blocks of the branch alone. Raises `OutOfRange` for what is no branch of `live`.
+    Effects: as in `evict`, for the blocks of the branch alone; `name` is that of the branch. Raises `OutOfRange` for
+    what is no branch of `live`.
     """
     if branch.engine is not live.engine or not 0 <= at <= min(len(branch.tokens), len(live.tokens)) or (
         branch.tokens[:at] != live.tokens[:at]
@@ -77,7 +81,7 @@ def drop_branch(live: Live, branch: Live, at: int, *, elsewhere: Sequence[str] =
         raise OutOfRange(f"the two conversations do not have {at} tokens in common", hint="give what `open_branch` "
                          "gave, and the tokens there were then", at=at)  # fmt: skip
     dropped = branch.blocks[at // live.engine.geometry.block_size :]
-    invalidated = _invalidate(branch, dropped, kept=live.blocks)
+    invalidated = _invalidate(branch, dropped, kept=live.blocks, name=name)
     receipt = EditReceipt(
         mode="branch", exact=live.approx is None, recomputed_tokens=0, dropped_tokens=len(branch.tokens) - at,
         dropped_blocks=len(dropped), invalidated=invalidated, elsewhere=tuple(elsewhere), domain=None,
@@ -93,23 +97,23 @@ class _Done(NamedTuple):
     invalidated: int
 
 
-def _exact(live: Live, cuts: Sequence[Cut], progress: Progress | None) -> _Done:
+def _exact(live: Live, cuts: Sequence[Cut], name: str | None, progress: Progress | None) -> _Done:
     size = live.engine.geometry.block_size
     start = 0 if live.approx else cuts[0].start // size * size
     with _replacing(live, Live(live.engine) if live.approx else live.fork(start)) as draft:
         draft.append([live.tokens[at] for at in _survivors(live, cuts, start)], progress)
-        return _Done(draft.counts.tokens_computed, _take(live, draft))
+        return _Done(draft.counts.tokens_computed, _take(live, draft, name))
 
 
-def _rollback(live: Live, cuts: Sequence[Cut], _progress: Progress | None) -> _Done:
+def _rollback(live: Live, cuts: Sequence[Cut], name: str | None, _progress: Progress | None) -> _Done:
     at = cuts[0].start
     kept = at // live.engine.geometry.block_size
-    invalidated = _invalidate(live, live.blocks[kept:], kept=live.blocks[:kept])
+    invalidated = _invalidate(live, live.blocks[kept:], kept=live.blocks[:kept], name=name)
     live.rollback(at)
     return _Done(0, invalidated)
 
 
-def _fast(live: Live, cuts: Sequence[Cut], _progress: Progress | None) -> _Done:
+def _fast(live: Live, cuts: Sequence[Cut], name: str | None, _progress: Progress | None) -> _Done:
     size = live.engine.geometry.block_size
     first = cuts[0].start // size
     positions = _survivors(live, cuts, first * size)
@@ -121,10 +125,10 @@ def _fast(live: Live, cuts: Sequence[Cut], _progress: Progress | None) -> _Done:
         if draft.tail:
             draft.sequence.heat_rows(draft.boundary, len(draft.tail))
         draft.sequence.archive(len(draft.blocks))
-        return _Done(0, _take(live, draft))
+        return _Done(0, _take(live, draft, name))
 
 
-_EDITS: Final[dict[Mode, Callable[[Live, Sequence[Cut], Progress | None], _Done]]] = {
+_EDITS: Final[dict[Mode, Callable[[Live, Sequence[Cut], str | None, Progress | None], _Done]]] = {
     "exact": _exact, "rollback": _rollback, "fast": _fast,
 }  # fmt: skip
 
@@ -160,18 +164,17 @@ def _reason(before: str | None, cuts: Sequence[Cut]) -> str:
     return joined if len(joined.encode()) <= MAX_REASON_BYTES else reason
 
 
-def _invalidate(live: Live, dropped: Sequence[Cid], *, kept: Sequence[Cid]) -> int:
-    """Take what follows from the dropped blocks out of the index."""
-    index = live.engine.index
-    found = derived(index, live.engine.model_cid, dropped, kept=kept)
-    return index.give_up(found) if found else 0
+def _invalidate(live: Live, dropped: Sequence[Cid], *, kept: Sequence[Cid], name: str | None) -> int:
+    """Take what follows from the dropped blocks out of the index, as far as no other name holds it."""
+    engine = live.engine
+    return give_up(engine.store, engine.index, engine.model_cid, dropped, kept=kept, name=name)
 
 
-def _take(live: Live, draft: Live) -> int:
+def _take(live: Live, draft: Live, name: str | None) -> int:
     """Make the draft's state that of `live`, and give the number of index entries that went."""
     shared = set(draft.blocks)
     dropped = [cid for cid in live.blocks if cid not in shared]
-    invalidated = _invalidate(live, dropped, kept=draft.blocks)
+    invalidated = _invalidate(live, dropped, kept=draft.blocks, name=name)
     one, two = live.counts, draft.counts
     counts = Counts(**{each.name: getattr(one, each.name) + getattr(two, each.name) for each in fields(Counts)})
     vars(live).update({**vars(draft), "counts": counts})  # one step: a signal comes before or after it

@@ -16,6 +16,8 @@ SURVIVES: Final = (
     "approximate: the rows of the span are gone, its influence survives in the deeper layers of what came after it"
 )
 """What every place that shows a fast eviction says."""
+STILL_FOUND: Final = "still found, because "
+"""Begins what a receipt says of another name whose conversation holds the span: there, prompts go on finding it."""
 MAX_ELSEWHERE: Final = 64
 MAX_COPY_BYTES: Final = 512
 
@@ -47,7 +49,8 @@ class EditReceipt(Node):
     dropped_blocks: Annotated[int, Uint()]
     """Full blocks of the conversation before that are none of the conversation after."""
     invalidated: Annotated[int, Uint()]
-    """Index entries taken out: blocks that held a token of the span, and all that continue those."""
+    """Index entries taken out: of blocks that held a token of the span, and of all that continue those, those that the
+    head of no other name holds."""
     elsewhere: Annotated[tuple[str, ...], Listing(Text(MAX_COPY_BYTES), MAX_ELSEWHERE)]
     """Copies of the span that this edit does not reach, as far as this home knows."""
     domain: Annotated[str | None, Maybe(Text(128))]
@@ -58,11 +61,13 @@ class EditReceipt(Node):
     @property
     def note(self) -> str:
         """Say in words what the result is."""
+        words = "exact: bit for bit what a run gives that never saw the span"
         if self.mode == "fast":
-            return SURVIVES
-        if not self.exact:
-            return "approximate, as the conversation was before"
-        return "exact: bit for bit what a run gives that never saw the span"
+            words = SURVIVES
+        elif not self.exact:
+            words = "approximate, as the conversation was before"
+        held = any(each.startswith(STILL_FOUND) for each in self.elsewhere)
+        return f"{words}; prompts still find the span where other names hold it" if held else words
 
     def as_json(self) -> dict[str, Any]:
         """Give the receipt ready for JSON."""

@@ -43,7 +43,8 @@ def refusal_of_cuts(cuts: Sequence[Cut], length: int, mode: Mode) -> CyberKVErro
     if not cuts or ends_before_start or any(not 0 <= cut.start < cut.end <= length for cut in cuts):
         named = ", ".join(map(str, cuts)) or "nothing"
         return OutOfRange(
-            f"cannot evict {named} of {length} tokens", hint="START:END in order, END not included",
+            f"cannot evict {named} of {length} tokens",
+            hint=f"START:END within 0:{length}, in order; END is not included",
             spans=[list(cut) for cut in cuts], tokens=length,
         )  # fmt: skip
     if mode == "rollback" and (len(cuts) > 1 or cuts[0].end != length):

@@ -63,8 +63,9 @@ class Ledger:
         for span in self.spans:
             if ref in (span.name, str(span.id)):
                 return span
-        known = ", ".join(span.name for span in self.spans) or "none"
-        raise NameNotFound(f"no span {ref!r:.80}; there are: {known}", hint="`--name NAME` names one", ref=ref[:80])
+        known = ", ".join(span.name for span in self.spans)
+        there = f"there are: {known}" if known else "none has a name"
+        raise NameNotFound(f"no span {ref!r:.80}; {there}", hint="`--name NAME` names one", ref=ref[:80])
 
     def without(self, cut: Cut) -> "Ledger":
         """Take tokens out: what stood behind them moves forward, what is left of a span stays, an empty one goes."""

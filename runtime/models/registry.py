@@ -22,6 +22,7 @@ from ..geometry import Geometry, KvDtype, KvScheme
 from .config import DecoderConfig
 from .files import read_json
 from .identity import ABSENT, identity
+from .options import flags, suffix
 from .record import ModelRecord, read_record, tokenizer_file_digest, write_record
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ _CONVERSION: Final = 1
 """Version of what `gguf.convert` writes: a higher one converts again."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_MAX_NAME_CHARS: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,7 @@ class Registry:
         source: Path,
         *,
         name: str | None = None,
+        base: str | None = None,
         block_size: int = 16,
         dtype: KvDtype = "f32",
         leaf_hash: HashName = "blake3",
@@ -76,9 +79,10 @@ class Registry:
     ) -> ModelRecord:
         """Register a safetensors folder, which stays where it is, or a GGUF file, which is converted once.
 
-        Adding the same source under the same name again takes its present content. Raises `NotFound`,
-        `Corrupt`, `UnsupportedModel` naming the field or tensor, and `Refused` for a name that belongs to
-        another model.
+        Without a `name`, it is `base`, or that of the source, with what differs behind it where the same source stands
+        under that name with other options. Adding the same source under the same name again takes its present content.
+        Raises `NotFound`, `Corrupt`, `UnsupportedModel` naming the field or tensor, and `Refused` for a name that
+        belongs to another model.
         """
         from .weights import weights_digest
 
@@ -90,8 +94,7 @@ class Registry:
                 got=block_size,
             )
         source = find_source(source)
-        name = _default_name(source) if name is None else name
-        if not _NAME.fullmatch(name):
+        if name is not None and not _NAME.fullmatch(name):
             raise BadReference(
                 f"{name!r:.120} cannot name a model",
                 hint="use letters, digits, '.', '_' and '-'",
@@ -107,6 +110,7 @@ class Registry:
             text.check_template()
         model = _identity(config, weights_digest(folder, config), text, dtype, block_size, leaf_hash, scheme)
         Geometry.from_model(model)
+        name = name or self._name_beside(base or _default_name(source), source, model)
         record = ModelRecord(name, model.cid(), model, source, gguf, tokenizer_file_digest(folder))
         self._check_name(record)
         write_record(self._path(name), record)
@@ -191,13 +195,19 @@ class Registry:
             _convert(record.source, folder, None)
         return folder
 
+    def _name_beside(self, base: str, source: Path, model: Model) -> str:
+        path = self._path(base)
+        if not path.exists() or (known := read_record(path)).source != source:
+            return base
+        end = suffix(model, known.identity)
+        return base[: _MAX_NAME_CHARS - len(end)] + end
+
     def _check_name(self, record: ModelRecord) -> None:
         path = self._path(record.name)
         if not path.exists():
             return
         known = read_record(path)
-        options = ("block_size", "kv_dtype", "leaf_hash", "kv_quant_scheme")
-        same = all(getattr(known.identity, option) == getattr(record.identity, option) for option in options)
+        same = not suffix(record.identity, known.identity)
         if known.cid != record.cid and not (same and known.source == record.source):
             raise Refused(
                 f"the name {record.name} belongs to model {known.cid} from {known.source}",
@@ -276,11 +286,11 @@ def _file_digest(path: Path) -> str:
 
 def _default_name(source: Path) -> str:
     name = source.stem if source.is_file() else source.name
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")[:100] or "model"
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")[:_MAX_NAME_CHARS] or "model"
 
 
 def _again(record: ModelRecord) -> str:
-    return f"register it again: `cyberkv model add {record.source} --name {record.name}`"
+    return f"register it again: `cyberkv model add {record.source} --name {record.name}{flags(record.identity)}`"
 
 
 def _changed(record: ModelRecord, field: object, expected: object, got: object) -> IdentityMismatch:

@@ -40,6 +40,11 @@ class Tally:
         return (self.hits + self.wasted + self.waiting) * self.block_bytes
 
     @property
+    def used_bytes(self) -> int:
+        """Bytes that were brought and used."""
+        return self.hits * self.block_bytes
+
+    @property
     def wasted_bytes(self) -> int:
         """Bytes that were brought in vain."""
         return self.wasted * self.block_bytes

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
+from ...cybergraph.chain import block_cids, load_root
 from ...cybergraph.cid import Cid
 from ...cybergraph.errors import OutOfRange
 from ..batching.front import Front, Ticket
@@ -107,6 +108,9 @@ class Turns:
         def open_live(engine: Engine) -> Live:
             return Live(engine) if root is None else resume(engine, root)
 
+        def blocks(engine: Engine) -> Sequence[Cid]:
+            return [] if root is None else list(block_cids(engine.store, load_root(engine.store, root)))
+
         def keep(live: Live) -> Place:
             return self._recorder.save(live, opening)
 
@@ -123,6 +127,7 @@ class Turns:
             stop=self._codec.eos_ids,
             ends=speaker.feed,
             open=open_live,
+            blocks=None if root is None else blocks,
             keep=keep,
         )
         return self._front.submit(request, hear)

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 
 import torch
 from torch import Tensor
 
-from ...cybergraph.chain import build_root
+from ...cybergraph.chain import build_root, load_root, walk
 from ...cybergraph.cid import Cid
 from ...cybergraph.errors import OutOfRange
 from ...cybergraph.nodes import EMPTY_TAIL, Tail
@@ -58,16 +58,21 @@ class Origin:
     approx: str | None = None
 
 
-def splice_exactly(engine: Engine, text: Text, progress: Progress | None = None) -> tuple[Live, Receipt]:
+def splice_exactly(
+    engine: Engine, text: Text, progress: Progress | None = None, *, origin: Cid | None = None
+) -> tuple[Live, Receipt]:  # fmt: skip
     """Record the text as it would have been without any of it known; what the index has is used.
 
-    Give the result to `checkpoint`. Raises `OutOfRange` where it has more tokens than the model has positions, else as
-    `Live.append`.
+    `origin` is the conversation that begins with `text.before`: its blocks before the documents are loaded as its root
+    names them, as `resume` does, whether the index has them or not. Give the result to `checkpoint`. Raises
+    `OutOfRange` where it has more tokens than the model has positions, else as `resume` and `Live.append`.
     """
     check_length(engine, text)
     live = Live(engine)
     try:
-        live.append(text.tokens, progress)
+        if origin is not None:
+            _go_on_from(live, origin, len(text.before))
+        live.append(text.tokens[live.boundary :], progress)
     except BaseException:
         live.close()
         raise
@@ -77,6 +82,16 @@ def splice_exactly(engine: Engine, text: Text, progress: Progress | None = None)
         mode, at, placed(text.pieces, at), counts.tokens_computed, counts.tokens_reused, engine.domain.name
     )
     return live, receipt
+
+
+def _go_on_from(live: Live, origin: Cid, at: int) -> None:
+    """Take the full blocks of a root before token `at`, as far as they are exact and of this engine's model."""
+    root = load_root(live.engine.store, origin)
+    if root.model != live.engine.model_cid or root.approx is not None:
+        return  # in blocks of another size, or not what computing gives
+    steps = list(islice(walk(live.engine.store, root), at // root.block_size))
+    live.take_recorded([step.cid for step in steps], [token for step in steps for token in step.block.tokens])
+    live.counts.tokens_reused = live.boundary
 
 
 def splice_approximately(

@@ -132,6 +132,20 @@ def test_readers_are_added_listed_and_revoked(story: Command, someone: Someone, 
     story.error(2, "grant", "revoke", "story", "nobody")
 
 
+def test_a_reader_is_revoked_by_what_added_them(story: Command, someone: Someone, tmp_path: Path) -> None:
+    saved, stranger = tmp_path / "b.pub", tmp_path / "c.pub"
+    saved.write_text(f"{public_key(someone('b'))}\n")
+    stranger.write_text(f"{public_key(someone('c'))}\n")
+    story("publish", "story", "--to", public_key(someone("a")))
+    added = story.json("grant", "add", "story", saved, "--label", "b")["readers"]
+    assert "are called" in story.error(2, "grant", "revoke", "story", stranger)["message"]  # the control
+    left = story.json("grant", "revoke", "story", saved)["readers"]
+    assert [each for each in added if each not in left] == [each for each in added if each["label"] == "b"]
+    stranger.write_text("no key\n")
+    for verb in ("add", "revoke"):
+        assert "no public key" in story.error(2, "grant", verb, "story", stranger)["message"]
+
+
 def test_rotating_by_age(story: Command, someone: Someone) -> None:
     story.json("publish", "story", "--to", public_key(someone("reader")))
     assert story.json("grant", "rotate", "story", "--older-than", "30")["epoch"] == 1

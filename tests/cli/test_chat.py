@@ -117,10 +117,45 @@ def test_a_turn_that_was_taken_back_was_never_there(cyberkv: Command) -> None:
 
 def test_the_first_turn_can_be_taken_back(cyberkv: Command) -> None:
     result = cyberkv("--json", "chat", *SHORT, "--system", "Be kind.", stdin="/undo\nMistake\n/undo\n/undo\nHello\n")
-    assert result.stderr.count("no turn of this session is left") == 2
+    assert result.stderr.count("chat has no turn of this session to take back") == 2
+    assert "taken back: 'Mistake' and the answer" in result.stderr
     assert "back at the beginning" in result.stderr
     cyberkv("run", "Hello", *SHORT, "--system", "Be kind.", "--name", "straight")
     assert cyberkv.json("diff", "chat", "straight")["parts_at"] is None
+
+
+def test_what_was_taken_back_and_what_stands_is_said(cyberkv: Command) -> None:
+    result = cyberkv("chat", *SHORT, stdin="Hello\nMistake\n/undo\n")
+    first, undone = (each for at, each in enumerate(cyberkv.json("log", "chat")["roots"]) if at != 1)
+    assert f"chat has {first['tokens']} tokens now: {undone['root']}" in result.stderr
+    assert "taken back: 'Mistake' and the answer" in result.stderr
+    assert undone["root"] not in result.stdout
+
+
+def test_turns_are_taken_back_in_a_fork(cyberkv: Command) -> None:
+    script = "Hello\nMistake\n/fork\n/undo\nAnd then?\n/fork 5\n/undo\n/undo\n"
+    result = cyberkv("--json", "chat", *SHORT, stdin=script)
+    first, mistake, undone, went_on = result.lines
+    assert (undone["name"], went_on["name"]) == ("chat-fork", "chat-fork")
+    assert cyberkv.json("log", "chat")["roots"][-1]["root"] == mistake["root"]  # the original stays
+    shown = cyberkv.json("show", undone["root"])["node"]
+    assert (shown["length"], shown["fork_at"]) == (first["tokens_total"], first["tokens_total"])
+    assert "taken back: 'Hello' and the answer, 5 tokens; back at the beginning" in result.stderr
+    assert result.stderr.count("has no turn of this session to take back") == 1
+    straight = cyberkv("--json", "chat", *SHORT, "--name", "straight", stdin="Hello\nAnd then?\n").lines
+    assert straight[1]["text"] == went_on["text"]
+    assert cyberkv("fsck").exit_code == 0
+
+
+def test_what_is_left_of_a_turn_can_be_taken_back(cyberkv: Command) -> None:
+    first, *_ = cyberkv("--json", "chat", *SHORT, "--name", "measure", stdin="Hello\n").lines
+    at = first["tokens_total"]
+    script = f"Hello\nMistake\n/evict {at - 1}:{at + 3}\n/undo\n/undo\n"
+    result = cyberkv("--json", "chat", *SHORT, stdin=script)
+    assert cyberkv.json("show", result.lines[-1]["root"])["node"]["length"] == at - 1
+    assert "taken back: 'Hello'" in result.stderr
+    whole = cyberkv("--json", "chat", *SHORT, "--name", "whole", stdin=f"Hello\n/evict 0:{at}\n/undo\n")
+    assert "whole has no turn of this session to take back" in whole.stderr  # the control
 
 
 def test_tokens_are_taken_out_of_a_dialogue(cyberkv: Command) -> None:

@@ -45,6 +45,8 @@ def test_log_of_everything_is_a_timeline_by_day(cyberkv: Command, days: Days) ->
     assert cyberkv("--json", "log", "--all").lines == lines
     assert cyberkv("--json", "log", "--since", "2025-03-02").lines == lines[2:]
     assert cyberkv("--json", "log", "--until", "2025-03-01").lines == lines[1:2]
+    assert "nothing was recorded then" in cyberkv("log", "--since", "2026-01-01").stderr
+    assert "nothing was recorded then" not in cyberkv("log", "--since", "2025-03-02").stderr
     page = cyberkv("log").stdout.splitlines()
     assert [each for each in page if not each.startswith(" ")] == ["undated", "2025-03-01", "2025-03-02"]
     assert sum(each.startswith("  09:30:00") for each in page) == 1

@@ -7,8 +7,6 @@ import pytest
 from tokenizers import pre_tokenizers
 
 from cyberkv.cli import editing
-from cyberkv.cli.editing import Edited
-from cyberkv.cli.interrupt import Stop
 from cyberkv.cybergraph.chain import load_root, tokens
 from cyberkv.cybergraph.cid import Cid
 from cyberkv.cybergraph.index import Index
@@ -34,6 +32,12 @@ def root_of(command: Command, name: str) -> str:
 def indexed(command: Command) -> int:
     with Index(command.home / "index") as index:
         return len(list(index.entries()))
+
+
+def verdicts(command: Command, text: str) -> list[str]:
+    file = command.home / "asked.txt"
+    file.write_text(text)
+    return [each["verdict"] for each in command.json("why", file)["verdicts"]]
 
 
 def test_the_fixture_is_what_it_seems(story: Command) -> None:
@@ -126,6 +130,7 @@ def test_a_fast_eviction_says_what_it_is_everywhere(story: Command) -> None:
     assert "survives" in edit["receipt"]["note"]
     page = " ".join(story("evict", "-h").stdout.split())
     assert "does NOT forget" in page
+    assert "influence survives in deeper layers" in story("publish", "story", "--public", "--dry-run").stdout
     assert indexed(story) == 1  # the block before the span
     again = story.json("prefill", "-", "--name", "again", stdin=STORY[:AT] + STORY[END:])
     assert again["tokens_reused"] == 16
@@ -228,9 +233,75 @@ def test_copies_elsewhere_are_named(story: Command) -> None:
     old = root_of(story, "story")
     elsewhere = story.json("evict", "story", f"{AT}:{END}")["receipt"]["elsewhere"]
     assert any(old in each and "published" in each for each in elsewhere)
-    assert any("under the name fork" in each for each in elsewhere)
+    assert "still found, because fork holds it" in elsewhere
     assert not any("before-it" in each for each in elsewhere)
-    assert "beyond reach: in this home under the name before-it" in story("evict", "story", "4:6").stdout
+    assert "beyond reach: still found, because before-it holds it" in story("evict", "story", "4:6").stdout
+    story("evict", "fork", f"{AT}:{END}")
+    again = story.json("evict", old, f"{AT}:{END}")["receipt"]["elsewhere"]
+    assert "in this home under the name fork" in again  # its log has it, its head does not
+    assert not any(each.startswith("still found") for each in again)
+
+
+def test_what_another_name_holds_is_still_found(story: Command) -> None:
+    story("prefill", "-", "--name", "other", stdin=STORY[:64] + "which nobody saw. ")
+    text = STORY[:64] + "which nobody saw, they said. And so on."
+    done = story.json("evict", "story", f"{AT}:{END}", "--forget")["receipt"]
+    assert (done["dropped_blocks"], done["invalidated"]) == (4, 1)  # one of them is not shared
+    assert [each for each in done["elsewhere"] if "found" in each] == ["still found, because other holds it"]
+    assert "where other names hold it" in done["note"]
+    assert verdicts(story, STORY) == ["HIT"] * 4 + ["REFUSE"]
+    assert verdicts(story, text)[:5] == ["HIT"] * 5
+    assert story.json("fsck")["findings"] == []
+    # The control: nobody else holds it.
+    done = story.json("evict", "other", f"{AT}:{END}")["receipt"]
+    assert (done["invalidated"], done["elsewhere"]) == (4, [])
+    assert "other names" not in done["note"]
+    assert verdicts(story, text)[:5] == ["HIT"] + ["REFUSE"] * 4
+
+
+def test_a_gate_spares_what_another_name_holds(story: Command, tmp_path: Path) -> None:
+    (tmp_path / "list").write_text("forty-one\n")
+    story("fork", "story", "--at", 64, "--name", "other")
+    for name, gone in (("story", 1), ("other", 3)):
+        done = story.json("evict", name, f"{AT}:{END}", "--gate", tmp_path / "list")["receipt"]
+        assert done["invalidated"] == gone
+    assert verdicts(story, STORY) == ["HIT"] + ["REFUSE"] * 4
+
+
+def test_a_rollback_and_a_branch_spare_what_another_name_holds(story: Command) -> None:
+    story("fork", "story", "--at", 64, "--name", "other")
+    done = story.json("evict", "story", "40:", "--mode", "rollback")["receipt"]
+    assert (done["dropped_blocks"], done["invalidated"]) == (3, 1)
+    opened = story.json("evict", "story", "--open", "tool")["branch"]
+    text = "a tool says a great many things that nobody needs"
+    story("prefill", "-", "--from", opened, stdin=text)
+    story("fork", opened, "--at", 64, "--name", "keeps")
+    done = story.json("evict", "story", "tool", "--mode", "branch")["receipt"]
+    assert (done["dropped_blocks"], done["invalidated"]) == (3, 1)
+    assert "still found, because keeps holds it" in done["elsewhere"]
+    assert verdicts(story, STORY[:40] + text) == ["HIT"] * 4 + ["REFUSE"]
+
+
+def test_what_another_name_held_stays_found_until_it_is_evicted_or_deleted(story: Command) -> None:
+    old = root_of(story, "story")
+    story("fork", "story", "--at", len(STORY), "--name", "other")
+    assert story.json("evict", "story", f"{AT}:{END}")["receipt"]["invalidated"] == 0
+    story("forget", "other")
+    story("gc")  # the log of `story` holds the blocks
+    assert verdicts(story, STORY) == ["HIT"] * 5
+    assert story.json("evict", old, f"{AT}:{END}")["receipt"]["invalidated"] == 4
+    assert verdicts(story, STORY) == ["HIT"] + ["REFUSE"] * 4
+
+
+def test_what_another_name_held_goes_with_its_blocks(story: Command) -> None:
+    story("fork", "story", "--at", len(STORY), "--name", "other")
+    story("evict", "story", f"{AT}:{END}", "--forget")
+    story("gc")
+    assert verdicts(story, STORY) == ["HIT"] * 5  # `other` holds them
+    story("forget", "other")
+    assert verdicts(story, STORY) == ["HIT"] * 5
+    story("gc")
+    assert verdicts(story, STORY) == ["HIT"] + ["RECOMPUTE"] * 4
 
 
 def test_many_copies_with_long_names_fit_into_a_receipt(story: Command) -> None:
@@ -244,124 +315,3 @@ def test_many_copies_with_long_names_fit_into_a_receipt(story: Command) -> None:
     assert elsewhere[-1] == "and 18 more"
     assert all(len(each.encode()) <= 512 for each in elsewhere)
     assert story.json("evict", "story", "--list")["edits"][0]["receipt"]["elsewhere"] == elsewhere
-
-
-def test_what_is_private_stays_private_where_it_moves_to(story: Command) -> None:
-    fog = STORY.index("the fog")
-    story("mark", "story", "--public", "0:60", "--private", f"{fog}:{fog + 7}")
-    story("evict", "story", f"{AT}:{END}")
-    marked = story.json("mark", "story")
-    assert marked["marked"]
-    held = [each["text"] for each in marked["spans"] if each["visibility"] == "private"]
-    assert "the fog" in "".join(held)
-    assert marked["public_tokens"] <= fog - len(SPAN)
-
-
-def test_a_conversation_of_which_only_the_evicted_was_marked_stays_private(story: Command) -> None:
-    story("mark", "story", "--private", f"{AT}:{END}")
-    story("evict", "story", f"{AT}:{END}")
-    marked = story.json("mark", "story")
-    assert (marked["marked"], marked["public_tokens"]) == (True, 0)
-    story("evict", "story", "30:", "--mode", "rollback")
-    assert story.json("mark", "story")["public_tokens"] == 0
-
-
-def test_a_root_that_heads_no_name_gets_one(story: Command) -> None:
-    old = root_of(story, "story")
-    story("evict", "story", f"{AT}:{END}")
-    done = story.json("evict", old, "0:4", "--mode", "exact")
-    assert done["name"] != "story"
-    assert text_of(story, done["root"]) == STORY[4:]
-    shown = story.json("log", done["name"])["roots"][-1]
-    assert (str(shown["parent"]), shown["fork_at"]) == (old, 0)
-
-
-def test_ctrl_c_leaves_the_conversation(story: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = story.json("log", "story")
-    with monkeypatch.context() as patch:
-        patch.setattr(Stop, "check", lambda self: (_ for _ in ()).throw(KeyboardInterrupt))
-        assert story("evict", "story", f"{AT}:{END}", ok=False).exit_code == 130
-    assert story.json("log", "story") == before
-    assert indexed(story) >= 5
-    assert story.json("evict", "story", "--list")["edits"] == []
-    assert story.json("fsck")["findings"] == []
-    assert story.json("evict", "story", f"{AT}:{END}")["receipt"]["exact"]
-
-
-def test_what_edits_keep_never_leaves(story: Command, tmp_path: Path) -> None:
-    story("evict", "story", f"{AT}:{END}", "--name", "ships-secret-name")
-    story("evict", "story", "ships-secret-name")
-    story("publish", "story", "--public", "--yes", "--car", tmp_path / "story.car")
-    data = (tmp_path / "story.car").read_bytes()
-    assert b"ships-secret-name" not in data
-    assert b"cyberkv/edit" not in data
-
-
-HIDDEN = "counted forty-one ships"
-SAID = STORY.index(HIDDEN)
-
-
-@pytest.mark.parametrize(("mode", "public_tokens"), [("exact", len(STORY) - len(HIDDEN)), ("fast", SAID)])
-def test_what_holds_the_influence_of_something_private_is_private(
-    mode: str, public_tokens: int, story: Command
-) -> None:
-    rest = f"{SAID + len(HIDDEN)}:"
-    story("mark", "story", "--public", f"0:{SAID}", "--public", rest)
-    story("mark", "story", "--private", f"{SAID}:{SAID + len(HIDDEN)}")
-    story("evict", "story", f"{SAID}:{SAID + len(HIDDEN)}", "--mode", mode)
-    assert story.json("mark", "story")["public_tokens"] == public_tokens
-    plan = story.json("publish", "story", "--public", "--dry-run")
-    assert plan["text"] == (STORY[:SAID] + STORY[SAID + len(HIDDEN) :])[:public_tokens]
-
-
-def test_a_fast_eviction_of_what_was_public_hides_nothing(story: Command) -> None:
-    story("mark", "story", "--public", "0:")
-    story("evict", "story", f"{AT}:{END}", "--mode", "fast")
-    assert story.json("mark", "story")["public_tokens"] == len(STORY) - len(SPAN)
-
-
-def test_what_was_said_to_be_private_of_just_these_tokens_stays_so(story: Command) -> None:
-    story("prefill", "-", "--name", "again", stdin=STORY[:AT] + STORY[END:])
-    story("mark", "again", "--private", "60:")
-    story("mark", "story", "--public", "0:")
-    story("evict", "story", f"{AT}:{END}")
-    assert story.json("mark", "story")["public_tokens"] <= 60
-
-
-@pytest.mark.parametrize("text", ["\U000e0041" * 100, "é" * 60, "\x01" * 60])
-def test_a_gate_finds_what_cannot_be_printed(text: str, story: Command, tmp_path: Path) -> None:
-    (tmp_path / "list").write_text(f"other\n{text}\n")
-    story("prefill", "-", "--name", "odd", stdin=f"before {text} after")
-    done = story.json("evict", "odd", "0:", "--gate", tmp_path / "list")
-    assert [each["reason"] for each in done["verdicts"]] == ["holds text 2 of the list"]
-
-
-def test_a_list_that_is_too_long_is_told_so_wherever_it_is_cut(story: Command, tmp_path: Path) -> None:
-    (tmp_path / "list").write_text("é" * (1 << 20))
-    assert story.error(4, "evict", "story", "0:", "--gate", tmp_path / "list")["kind"] == "limit-exceeded"
-
-
-def test_what_gates_said_does_not_outlive_a_lock(story: Command, tmp_path: Path) -> None:
-    (tmp_path / "list").write_text("forty-one\n")
-    story("evict", "story", f"{AT}:{END}", "--name", "ships")
-    story("evict", "story", "--gate", tmp_path / "list")
-    story("lock", "story", "--weak")
-    files = [file for file in story.home.rglob("*") if file.is_file() and "models" not in file.parts]
-    assert [file for file in files if b"forty-one" in file.read_bytes()] == []
-
-
-@pytest.mark.parametrize("mode", ["exact", "fast", "rollback"])
-def test_what_went_on_meanwhile_is_not_lost(mode: str, story: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    story("prefill", "-", "--name", "other", stdin="what another process recorded meanwhile")
-    other, elsewhere = root_of(story, "other"), Edited.elsewhere
-
-    def meanwhile(edited: Edited, start: int) -> tuple[str, ...]:
-        edited.session.index.set_head("story", Cid.parse(other), "")
-        return elsewhere(edited, start)
-
-    monkeypatch.setattr(Edited, "elsewhere", meanwhile)
-    assert "moved on" in story.error(5, "evict", "story", f"{AT}:", "--mode", mode)["message"]
-    assert root_of(story, "story") == other
-    monkeypatch.undo()
-    assert story.json("evict", "story", "3:9", "--mode", "exact")["receipt"]["exact"]  # the control
-    assert story.json("fsck")["findings"] == []

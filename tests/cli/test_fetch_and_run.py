@@ -75,6 +75,7 @@ def test_nobody_vouches_and_nothing_moves(elsewhere: Command, car: Path, root: s
     before = elsewhere.json("stats")
     error = elsewhere.error(5, "run", PROMPT, "--from", root, "--source", car)
     assert error["kind"] == "untrusted"
+    assert "--trust KEY with this command" in error["hint"]
     assert elsewhere.json("stats") == before
     assert at_once(elsewhere, root, car, "--trust", "unsigned")["misses"] == []
 

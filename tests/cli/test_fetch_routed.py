@@ -104,3 +104,7 @@ def test_how_to_register_a_model() -> None:
     built_in = replace(MODEL, num_layers=30, hidden_size=576, num_heads=9, num_kv_heads=3, head_dim=64)
     assert "model add smollm2" in how_to_register(built_in)
     assert "model add PATH" in how_to_register(replace(built_in, num_layers=31))
+    plain = replace(built_in, block_size=16, kv_dtype="f32", leaf_hash="blake3", kv_quant_scheme="none")
+    assert "--" not in how_to_register(plain)
+    other = replace(plain, block_size=64, kv_quant_scheme="int8/row/f32")
+    assert "model add smollm2 --block-size 64 --kv-quant int8`" in how_to_register(other)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from cyberkv.cli import gc
 from cyberkv.cybergraph.cid import Cid
 from cyberkv.cybergraph.errors import TierFull
 from cyberkv.cybergraph.store import DiskStore
@@ -54,6 +55,16 @@ def test_a_forgotten_conversation_goes(story: Command) -> None:
     assert story.json("fsck")["ok"]
     assert story.json("prefill", "-", "--name", "again", stdin=STORY)["tokens_reused"] == 0
     assert story.json("prefill", "-", "--name", "more", stdin=OTHER)["tokens_computed"] < 16
+
+
+def test_what_files_give_back_beyond_what_was_deleted_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    data = {
+        "conversations": [], "nodes": 1, "leaves": 1, "evicted_leaves": 0, "cap_bytes": None, "dry_run": False,
+        "bytes": 2048, "freed_bytes": 2048, "kept_blocks": 0, "kept_bytes": 0, "used_bytes": 0, "undeletable": [],
+    }  # fmt: skip
+    for freed_bytes, explained in ((2048, False), (4096, True)):
+        gc._show(data | {"freed_bytes": freed_bytes})
+        assert ("freed is more than was deleted" in capsys.readouterr().out) is explained
 
 
 def test_forget_is_all_or_nothing(story: Command) -> None:
@@ -199,7 +210,9 @@ def test_gc_beside_a_recording_refuses_and_changes_nothing(story: Command) -> No
         process.stdin.write("/root\n")
         process.stdin.flush()
         assert json.loads(process.stdout.readline())["root"] == ""
-        assert "another process" in story.error(5, "gc")["message"]
+        refused = story.error(5, "gc")
+        assert f"process {process.pid} (cyberkv chat) may be recording" in refused["message"]
+        assert (refused["processes"], "wait until it is done" in refused["hint"]) == ([process.pid], True)
         assert story.json("gc", "--dry-run")["leaves"] == before
         process.stdin.write("/quit\n")
         process.stdin.close()

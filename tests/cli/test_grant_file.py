@@ -224,4 +224,4 @@ def test_what_was_killed_half_way_goes_on(
         assert len(result.json["readers"]) == 1
         second.error(6, "fetch", new["root"], "--from", car)
         assert story.json("grant", *line)["epoch"] == epoch  # once more is no mistake
-        assert "0 readers" in story.error(2, "grant", "revoke", "story", "nobody")["message"]
+        assert "no readers" in story.error(2, "grant", "revoke", "story", "nobody")["message"]

@@ -8,6 +8,7 @@ import pytest
 from cyberkv.cli.identities import FILE_VARIABLE
 from cyberkv.cybergraph.cid import Cid
 from cyberkv.cybergraph.store import DiskStore
+from cyberkv.cybergraph.transfer import sealed
 from tests.cli.conftest import STORY, Command
 
 
@@ -62,9 +63,19 @@ def test_a_key_that_lies_open_beside_it_has_to_be_allowed(story: Command) -> Non
     story.json("unlock", "story")
 
 
+def test_it_opens_with_the_key_it_was_sealed_for_and_no_other(story: Command, words: Path) -> None:
+    story.json("key", "new")
+    story.json("key", "new", "safe", "--passphrase")
+    story.json("lock", "story", "--key", "safe")
+    assert story.error(6, "unlock", "story", "--key", "me")["kind"] == "not-a-recipient"
+    story.json("unlock", "story")
+
+
 def test_what_is_public_is_not_locked(story: Command) -> None:
     story("publish", "story", "--public", "--yes")
-    assert "published" in story.error(5, "lock", "story", "--weak")["message"]
+    error = story.error(5, "lock", "story", "--weak")
+    assert "published" in error["message"]
+    assert "under another name" in error["hint"]
 
 
 def test_what_others_share_stays(story: Command) -> None:
@@ -104,6 +115,31 @@ def test_what_is_foreign_does_not_become_ones_own(story: Command, elsewhere: Com
     elsewhere.json("unlock", "story")
     assert elsewhere.json("why", "-", stdin=STORY)["verdicts"] == before
     assert elsewhere.error(5, "run", "go on", "--from", "story")["kind"] == "untrusted"
+
+
+def test_what_a_late_writer_keeps_of_the_plaintext_is_said_and_goes_with_gc(
+    story: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = story.json("show", "story")["cid"]
+    sealing, late = sealed.publish_sealed, list[DiskStore]()
+
+    def overtaken(*args: Any, **words: Any) -> Any:
+        done = sealing(*args, **words)
+        late.append(DiskStore(story.home / "store"))
+        return done
+
+    monkeypatch.setattr(sealed, "publish_sealed", overtaken)
+    error = story.error(5, "lock", "story", "--weak")
+    assert "story is sealed, but its plaintext is still here" in error["message"]
+    assert "`cyberkv gc` deletes it" in error["hint"]
+    assert error["plaintext_left"] == before
+    assert story.json("show", "story")["cid"] == error["sealed_as"] != before
+    story.error(5, "gc")
+    late.pop().close()
+    assert story.json("gc")["conversations"][0]["root"] == before
+    with DiskStore(story.home / "store", read_only=True) as store:
+        assert all(STORY.encode()[:16] not in store.get(cid) for cid in store.cids())
+    assert story.json("unlock", "story")["root"] == before
 
 
 def test_a_forgotten_conversation_leaves_no_note_of_its_lock(story: Command) -> None:

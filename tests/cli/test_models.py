@@ -140,3 +140,54 @@ def test_a_card_file_is_shown_with_its_model(story: Command, elsewhere: Command,
     data = file.read_bytes()
     file.write_bytes(data.replace(b"MIT", b"BSD"))
     assert elsewhere.error(4, "model", "show", file)["kind"] == "digest-mismatch"
+
+
+def test_a_second_set_of_options_gets_a_name_of_its_own(cyberkv: Command, add_tiny: Callable[..., Path]) -> None:
+    folder = add_tiny("twin")
+    line = ["model", "add", folder]
+    plain = cyberkv.json(*line)
+    assert plain["name"] == "twin"
+    assert cyberkv.json(*line)["name"] == "twin"  # control: the same again is the same
+    for options, name in (
+        (["--kv-quant", "int8"], "twin-int8"),
+        (["--block-size", 64], "twin-64"),
+        (["--block-size", 64, "--dtype", "bf16"], "twin-64-bf16"),
+        (["--leaf-hash", "sha2-256"], "twin-sha2-256"),
+    ):
+        added = cyberkv.json(*line, *options)
+        assert added["name"] == name
+        assert added["cid"] != plain["cid"]
+        assert cyberkv.json(*line, *options)["name"] == name
+    assert cyberkv.json("model", "show", "twin") == plain
+    assert cyberkv.error(5, *line, "--block-size", 64, "--name", "twin")["name"] == "twin"  # a name that was asked for
+
+
+def test_beside_a_quantised_model_the_plain_one_is_named_so(cyberkv: Command, add_tiny: Callable[..., Path]) -> None:
+    folder = add_tiny("twin")
+    assert cyberkv.json("model", "add", folder, "--kv-quant", "int8")["name"] == "twin"
+    assert cyberkv.json("model", "add", folder)["name"] == "twin-plain"
+
+
+def test_the_default_name_of_another_model_is_not_taken(
+    cyberkv: Command, add_tiny: Callable[..., Path], tmp_path: Path
+) -> None:
+    cyberkv("model", "add", add_tiny("one"), "--name", "two")
+    assert cyberkv.error(5, "model", "add", add_tiny("two", seed=1))["name"] == "two"
+
+
+def test_what_is_broken_is_added_again_with_its_options(cyberkv: Command, add_tiny: Callable[..., Path]) -> None:
+    folder = add_tiny("twin")
+    cyberkv("model", "add", folder)
+    cyberkv("model", "add", folder, "--block-size", 64)
+    (folder / "config.json").unlink()
+    folder.rename(folder.with_name("gone"))
+    hints = {each["hint"] for each in cyberkv("--json", "doctor", ok=False).json["problems"]}
+    again = f"register it again: `cyberkv model add {folder} --name twin"
+    assert hints == {f"{again}`", f"{again}-64 --block-size 64`"}
+
+
+def test_quiet_adding_says_the_name_and_the_cid(cyberkv: Command, tiny_folder: Path) -> None:
+    line = ["model", "add", tiny_folder, "--name", "tiny"]
+    quiet = cyberkv("-q", *line).stdout.splitlines()
+    assert [row.split()[0] for row in quiet] == ["name", "cid"]
+    assert "weights" in cyberkv(*line).stdout  # the control

@@ -1,10 +1,15 @@
 """Progress as lines of JSON."""
 
 import json
+from pathlib import Path
+from threading import Timer
+from threading import enumerate as enumerate_threads
 
 import pytest
 
+from cyberkv.cli import progress
 from cyberkv.cli.block_bars import _Lines
+from cyberkv.cli.context import Session
 
 
 def test_a_line_a_second_with_rate_and_time_left(capsys: pytest.CaptureFixture[str]) -> None:
@@ -25,3 +30,27 @@ def test_a_line_a_second_with_rate_and_time_left(capsys: pytest.CaptureFixture[s
         {"phase": "fetch", "blocks": 4, "blocks_total": 10, "bytes": 400, "bytes_total": 1000, "bytes_s": 200,
          "left_s": 3.0},
     ]  # fmt: skip
+
+
+@pytest.fixture
+def no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "TOLD_AFTER_S", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("quiet", "as_json", "told"), [(False, False, "loading tiny\n"), (True, False, ""), (False, True, "")]
+)
+def test_without_a_terminal_work_that_takes_long_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], no_wait: None, told: str, *, quiet: bool, as_json: bool
+) -> None:
+    session = Session(tmp_path, as_json=as_json, quiet=quiet, verbose=0, progress=True)
+    with progress.busy(session, "loading tiny"):
+        for timer in [each for each in enumerate_threads() if isinstance(each, Timer)]:
+            timer.join()
+    assert capsys.readouterr() == ("", told)
+
+
+def test_control_what_is_done_soon_is_not_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with progress.busy(Session(tmp_path, as_json=False, quiet=False, verbose=0, progress=True), "loading tiny"):
+        pass
+    assert capsys.readouterr() == ("", "")

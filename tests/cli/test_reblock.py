@@ -1,5 +1,7 @@
 """`reblock`: a conversation in blocks of another size."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -65,3 +67,17 @@ def test_a_damaged_leaf_is_not_carried_over(story: Command) -> None:
     story.damage(leaf)
     assert story.error(4, "reblock", "story", "--block-size", 32)["cid"] == leaf
     assert story.json("stats")["conversations"] == 1
+
+
+def test_a_size_that_does_not_fit_is_refused_before_torch_is_loaded(story: Command) -> None:
+    script = (
+        "import sys\nfrom cyberkv.cli.main import cli\n"
+        "try:\n    cli.main(sys.argv[1:])\nfinally:\n    print('torch' in sys.modules, file=sys.stderr)"
+    )
+
+    def loads_torch(size: int) -> str:
+        line = [sys.executable, "-c", script, "--home", str(story.home), "reblock", "story", "--block-size", str(size)]
+        return subprocess.run(line, capture_output=True, text=True, check=False).stderr.splitlines()[-1]
+
+    assert loads_torch(24) == "False"
+    assert loads_torch(32) == "True"  # the control

@@ -14,10 +14,10 @@ from cyberkv.cli.context import Session
 from cyberkv.cli.rates import FILE_NAME, keep_rate, read_rate
 from cyberkv.cybergraph.cid import Cid
 from cyberkv.cybergraph.errors import TierFull
-from cyberkv.runtime.batching.drafting import PromptLookup
 from cyberkv.runtime.canonical import CHUNK_TOKENS
 from cyberkv.runtime.live import Live
 from cyberkv.runtime.pace import Pace
+from cyberkv.runtime.steps.drafting import PromptLookup
 from tests.cli.conftest import STORY, Command
 
 KEYS = {

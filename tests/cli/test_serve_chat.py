@@ -3,10 +3,14 @@
 import http.client
 import json
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
+from urllib.request import urlopen
 
 import openai
 import pytest
@@ -97,6 +101,57 @@ def test_a_dialogue_goes_on_under_its_name(url: str, home: Path) -> None:
     assert roots == [turn.model_extra["cyberkv"]["root"] for turn in (first, second)]
 
 
+def test_a_name_of_any_letters_fits_into_a_header(url: str, home: Path) -> None:
+    with client(url) as asking:
+        raw = asking.chat.completions.with_raw_response.create(
+            model="tiny", messages=[{"role": "user", "content": "Сколько кораблей?\r\nX-Other: 1"}], max_tokens=4
+        )
+    name = unquote(raw.headers["CyberKV-Conversation"])
+    assert name == raw.parse().model_extra["cyberkv"]["conversation"] == "сколько-кораблей-x-other-1"
+    assert "X-Other" not in raw.headers
+    assert Command(home).json("show", name)["cid"] == raw.headers["CyberKV-Root"]
+
+
+def together(*calls: Callable[[], Any]) -> list[Any]:
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return [each.result() for each in [pool.submit(call) for call in calls]]
+
+
+def test_dialogues_that_begin_alike_do_not_become_one(url: str, home: Path) -> None:
+    def dialogue(who: str) -> list[str]:
+        messages, roots = [{"role": "user", "content": "Good evening."}], []
+        for turn in range(3):
+            answer = ask(url, *messages)
+            roots.append(answer.model_extra["cyberkv"]["root"])
+            said = {"role": "assistant", "content": answer.choices[0].message.content}
+            messages += [said, {"role": "user", "content": f"{who}, {turn}"}]
+        return roots[1:]  # the first turns are the same, whoever's they are
+
+    dialogues = together(*(partial(dialogue, who) for who in "ABC"))
+    for name in [each["name"] for each in Command(home).json("list")["conversations"]]:
+        log = {root["root"] for root in Command(home).json("log", name)["roots"]}
+        assert sum(bool(log & set(roots)) for roots in dialogues) <= 1
+    assert len({root for roots in dialogues for root in roots}) == 6
+
+
+def test_what_went_on_meanwhile_keeps_its_name(url: str, home: Path) -> None:
+    first = ask(url, {"role": "user", "content": "Three ways from here."}).model_extra["cyberkv"]
+
+    def go_on(way: str) -> Any:
+        turn = ask(url, {"role": "user", "content": way}, extra_body={"conversation": first["conversation"]})
+        return turn.model_extra["cyberkv"]
+
+    turns = together(*(partial(go_on, way) for way in ("North", "East", "South")))
+    log = [root["root"] for root in Command(home).json("log", first["conversation"])["roots"]]
+    # Whoever began before another had ended is a fork, and no name stands for both.
+    stayed = {each["root"] for each in turns if each["conversation"] == first["conversation"]}
+    assert {*log} == {first["root"], *stayed}
+    assert len(log) - 1 + len({each["conversation"] for each in turns} - {first["conversation"]}) == 3
+    for each in turns:
+        node = Command(home).json("show", each["root"])["node"]
+        assert each["conversation"] == first["conversation"] or node["parent"] == first["root"]
+
+
 def test_a_recorded_conversation_is_gone_on_with(url: str, home: Path) -> None:
     first = ask(url, {"role": "user", "content": "Begin."})
     root, name = first.model_extra["cyberkv"]["root"], first.model_extra["cyberkv"]["conversation"]
@@ -127,8 +182,6 @@ def test_a_stop_text_ends_the_answer(url: str) -> None:
 
 
 def test_many_at_once_get_what_each_gets_alone(url: str) -> None:
-    from concurrent.futures import ThreadPoolExecutor
-
     def answer(i: int) -> str:
         text: str = ask(url, SYSTEM, {"role": "user", "content": f"Ship {i}?"}).choices[0].message.content
         return text
@@ -201,6 +254,16 @@ def test_with_a_key_whoever_shows_it_is_answered(first_home: Path, tmp_path: Pat
         assert post(url, {"Origin": "https://x.example", "Authorization": "Bearer 0123456789abcdef0123"})[0] == 400
 
 
+@pytest.mark.parametrize(
+    "content", [b"short", b"0123456789 abcdef", b"0123456789\nabcdef0123", b"\xff" * 20, b"a" * 5000]
+)
+def test_what_nobody_could_show_is_no_key(content: bytes, cyberkv: Command, tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.write_bytes(content)
+    key.chmod(0o600)
+    assert "letters" in cyberkv.error(5, "serve", "--chat", "--chat-key", key)["message"]
+
+
 def test_a_client_that_leaves_ends_its_turn(url: str) -> None:
     with client(url) as asking:
         stream = asking.chat.completions.create(
@@ -220,5 +283,36 @@ def test_what_is_said_stays_private(url: str, home: Path) -> None:
     connection.close()
 
 
+def test_meanwhile_nothing_is_deleted_and_nothing_half_locked(url: str, home: Path) -> None:
+    name = ask(url, {"role": "user", "content": "Keep this shut."}).model_extra["cyberkv"]["conversation"]
+    command = Command(home)
+    before, nodes = command.json("show", name)["cid"], command.json("stats")["nodes"]
+    for line in (("gc",), ("lock", name, "--weak")):
+        refused = command.error(5, *line)
+        assert f"(cyberkv serve at {url.removesuffix('/v1')}) may be recording" in refused["message"]
+        assert "nothing was changed; stop it, then run the same command again" in refused["hint"]
+    assert (command.json("show", name)["cid"], command.json("stats")["nodes"]) == (before, nodes)
+    assert command.json("key", "list")["keys"] == []
+
+
+def metrics(url: str) -> str:
+    with urlopen(f"{url.removesuffix('/v1')}/metrics", timeout=60) as answer:
+        text: str = answer.read().decode()
+    return text
+
+
+def test_host_memory_is_counted(url: str, cyberkv: Command) -> None:
+    ask(url, ASK)
+    assert "cyberkv_tier_l2_hits " in (off := metrics(url))
+    assert "cyberkv_host_used_bytes 0.0" in off
+    assert "prefetch" not in off  # the control: without the option nothing is brought ahead
+    with chat_server(cyberkv.home, "--host-memory", "64MiB") as other:
+        ask(other, ASK)
+        names = {line.split()[0] for line in metrics(other).splitlines() if not line.startswith("#")}
+        assert {f"cyberkv_{word}_bytes" for word in ("prefetched", "prefetch_used", "prefetch_wasted")} <= names
+
+
 def test_options_that_belong_to_it(cyberkv: Command) -> None:
+    cyberkv.error(2, "serve", "--host-memory", "1MiB")
+    assert "KiB" in cyberkv.error(2, "serve", "--chat", "--host-memory", "lots")["message"]
     cyberkv.error(2, "serve", "--model", "tiny")

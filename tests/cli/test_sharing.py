@@ -107,6 +107,14 @@ def test_publishing_shows_it_on_stderr_and_marks_it(story: Command) -> None:
     assert story.json("publish", "story", "--public", "--dry-run")["plan"]["public_already"] == BLOCKS
 
 
+def test_who_has_to_get_which_key_is_said(story: Command) -> None:
+    assert "trust add" not in story("publish", "story", "--public", "--yes").stderr  # the control: nobody signed
+    key = story.json("key", "new")
+    said = story("publish", "story", "--public", "--yes").stderr
+    assert f"send them `cyberkv trust add {key['signs_as']}`" in said
+    assert key["fingerprint"] in said
+
+
 def test_the_parent_of_a_fork_is_withheld(story: Command) -> None:
     story("fork", "story", "--at", 32, "--name", "short")
     [withheld] = story.json("publish", "short", "--public", "--dry-run")["withheld"]
@@ -238,6 +246,7 @@ def test_what_is_nowhere_is_not_found(elsewhere: Command, tmp_path: Path) -> Non
     for line in ([absent], [absent, "--from", tmp_path / "no.car"], ["name", "--from", tmp_path / "no.car"]):
         stranger.error(3, "fetch", *line)
     assert "--from" in stranger.error(3, "fetch", absent)["hint"]
+    assert "whole CID" in elsewhere.error(3, "fetch", absent[:20], "--from", "http://127.0.0.1:1")["hint"]
     assert "whole CID" in stranger.error(3, "fetch", absent[:20], "--from", "http://127.0.0.1:1")["hint"]
     assert not stranger.home.exists()
 

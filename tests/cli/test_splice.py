@@ -9,6 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from cyberkv.cli.main import cli
+from cyberkv.cybergraph.cid import Cid
+from cyberkv.cybergraph.index import Index
 from cyberkv.runtime.splice import encoder as encoders
 from tests.cli.conftest import STORY, Command
 from tests.numerics.test_retrieval import WordEncoder
@@ -82,6 +84,20 @@ def test_a_splice_is_exact_by_default(at: int, shelf: Command, elsewhere: Comman
     # The control: fitted in instead, other blocks.
     near = shelf.json("splice", "story", "light", "bread", "--at", at, "--reconcile")
     assert ours != [step["cid"] for step in shelf("--json", "walk", near["root"]).lines]
+
+
+def test_a_splice_goes_on_from_the_root_whatever_the_index_has(shelf: Command, elsewhere: Command) -> None:
+    before = [step["cid"] for step in shelf("--json", "walk", "story").lines]
+    with Index(shelf.home / "index") as index:
+        assert index.give_up(map(Cid.parse, before)) == 5
+    made = shelf.json("splice", "story", "bread", "--at", 70)
+    assert made["receipt"]["reused_tokens"] == 64
+    text = STORY[:70] + BREAD + STORY[70:]
+    elsewhere("prefill", "-", "--name", "cold", stdin=text)
+    ours = [step["cid"] for step in shelf("--json", "walk", made["root"]).lines]
+    assert ours == [step["cid"] for step in elsewhere("--json", "walk", "cold").lines]
+    # The control: the index does not have them.
+    assert shelf.json("prefill", "-", "--name", "typed", stdin=text)["tokens_reused"] == 0
 
 
 def test_an_approximate_splice_says_so_and_is_not_reused(shelf: Command) -> None:

@@ -84,6 +84,27 @@ def test_each_source_is_told_from_the_others() -> None:
     assert sources(home.census(ends=frozenset()))["system prompt"] == 26
 
 
+def test_a_fork_of_what_was_forgotten_shares_with_nobody() -> None:
+    home = Home()
+    home.fork(home.record("a", SYSTEM + tokens(4, 10)), 20, "b")
+    assert sources(home.census()) == {"tree": 5}
+    del home.logs["a"]
+    assert sources(home.census()) == {}
+
+
+def test_damaged_nodes_are_counted_as_far_as_they_are_named() -> None:
+    home = Home()
+    home.record("a", SYSTEM + tokens(4, 10))
+    home.record("b", SYSTEM + tokens(5, 10))
+    home.record("a", SYSTEM + tokens(4, 18))
+    sound = home.census()
+    for cid in Survey.of(home.store).blocks:  # the damage of a disk
+        home.store._blocks[cid] = b"\0"
+    damaged = home.census()
+    assert (damaged.blocks_without, damaged.blocks_with) == (sound.blocks_without, sound.blocks_with)
+    assert sum(damaged.shared_blocks.values()) == sum(sound.shared_blocks.values()) > 0
+
+
 def test_the_same_words_elsewhere_are_no_source() -> None:
     home = Home()
     home.record("a", SYSTEM)
@@ -181,6 +202,25 @@ def test_stats_print_it(story: Command, tiny_folder: Path) -> None:
     assert "180.0 KiB" in page
     assert "from tree" in page
     assert "few-shot" not in page
+    assert "3 names, 4 roots in their logs\n" in page
+    assert "turns of equal length would find at most" in page
+
+
+def test_roots_that_no_log_lists_are_counted_apart(story: Command) -> None:
+    assert "stored)" not in story("stats").stdout  # the control
+    story("prefill", "-", "--name", "gone", stdin="Another text altogether.")
+    story("forget", "gone")
+    assert "1 name, 1 root in their logs (2 stored)" in story("stats").stdout
+
+
+def test_what_was_fetched_is_no_domain(story: Command, elsewhere: Command, tmp_path: Path) -> None:
+    made = story.json("publish", "story", "--public", "--sign", "--yes", "--car", tmp_path / "a.car")
+    elsewhere("fetch", made["receipt"], "--from", tmp_path / "a.car")
+    data, page = elsewhere.json("stats"), elsewhere("stats").stdout
+    assert (data["domains"], data["signed"]) == ({}, {made["signed_by"]: 5})
+    assert "domain" not in page
+    assert f"fetched  5 blocks signed by {made['signed_by']}" in page
+    assert "domain f32-" in story("stats").stdout  # the control
 
 
 def test_an_empty_home_says_nothing_of_sharing(cyberkv: Command) -> None:

@@ -191,7 +191,7 @@ def test_prefill_does_what_why_says(story: Command, tmp_path: Path) -> None:
     assert done["verdicts"] == {"FAULT": 3, "RECOMPUTE": 2}  # in the store: near for `why`, below the pool for a run
     assert done["tokens_computed"] == sum(each["compute_tokens"] for each in said["verdicts"]) + said["tail_tokens"]
     assert done["tokens_reused"] == 16 * said["hits"]
-    assert "lookups  5 FAULT" in story("prefill", text).stdout
+    assert "lookups  5 loaded" in story("prefill", text).stdout
     paid = story.json("prefill", text, "--budget", 2 * 16 * 768 + 1)
     assert paid["verdicts"] == {"FAULT": 2, "ABSTAIN": 3}
     assert (paid["tokens_reused"], paid["blocks_new"]) == (32, 0)

@@ -17,7 +17,7 @@ from cyberkv.cybergraph.errors import CyberKVError, TierFull, UnsafeNumerics, Un
 from cyberkv.cybergraph.keeping.fsck import fsck
 from cyberkv.runtime.checkpoint import resume
 from cyberkv.runtime.edits.derived import derived, descendants
-from cyberkv.runtime.edits.evict import evict
+from cyberkv.runtime.edits.evict import drop_branch, evict
 from cyberkv.runtime.edits.receipt import Cut, Mode
 from cyberkv.runtime.edits.refusal import can_evict, refusal
 from cyberkv.runtime.engine import Engine
@@ -254,6 +254,27 @@ def test_index_entries_of_what_follows_go_and_no_others(tiny_engine: Engines) ->
     assert evict(live, [Cut(90, 92)]).invalidated == 0  # in the tail: no block held it
     assert resume(engine, record(cousin)).blocks == cousin.blocks  # roots have their blocks still
     assert list(fsck(engine.store, engine.index)) == []
+
+
+@pytest.mark.parametrize("mode", ["exact", "fast", "rollback", "branch"])
+def test_what_the_head_of_another_name_holds_stays_found(mode: Mode, tiny_engine: Engines) -> None:
+    engine = tiny_engine()
+    index = engine.index
+    live, cousin = started(engine, TOKENS[:96]), started(engine, TOKENS[:64] + TOKENS[200:232])
+    before = list(live.blocks)
+    for name, each in (("live", live), ("cousin", cousin)):
+        index.set_head(name, record(each), "")
+    if mode == "branch":
+        trunk = live.fork(40)
+        receipt = drop_branch(trunk, live, 40, name="live")
+    else:
+        receipt = evict(live, [Cut(40, 96 if mode == "rollback" else 44)], mode, name="live")
+    assert receipt.invalidated == 2
+    assert [index.domain_of(cid) is None for cid in before] == [False] * 4 + [True] * 2
+    assert all(index.domain_of(cid) is not None for cid in cousin.blocks)
+    index.drop("live")
+    assert evict(cousin, [Cut(40, 44)], name="cousin").invalidated == 4  # the control: nobody else's head
+    assert list(fsck(engine.store, index)) == []
 
 
 def test_what_repeats_itself_keeps_its_own_blocks(tiny_engine: Engines) -> None:

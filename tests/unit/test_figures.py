@@ -9,13 +9,13 @@ from cyberkv.cybergraph.keeping.scrub import RATE_BYTES_S
 from cyberkv.cybergraph.limits import MAX_LEAF_BYTES
 from cyberkv.cybergraph.store.batches import BATCH_BLOCKS, BATCH_BYTES
 from cyberkv.cybergraph.store.reading import DIRECT_BYTES
-from cyberkv.runtime.steps.drafting import PromptLookup
 from cyberkv.runtime.geometry import TARGET_LEAF_BYTES
 from cyberkv.runtime.models.config_layers import LayerKind
 from cyberkv.runtime.pace import PROBE_BYTES
 from cyberkv.runtime.rings.window import LEAST_ROWS, SLACK_ROWS, live_bytes
 from cyberkv.runtime.splice.passages import PASSAGE_TOKENS, STRIDE_TOKENS
 from cyberkv.runtime.splice.reconcile import FIRST_TOKENS
+from cyberkv.runtime.steps.drafting import PromptLookup
 from cyberkv.runtime.tiers.moves import MOST_MOVES
 from cyberkv.runtime.tiers.residency import CACHED_BYTES
 from cyberkv.runtime.tiers.shelf import HOT_STEPS

@@ -1,24 +1,21 @@
-"""The index: lookups, order, divergences, marks, rebuild."""
+"""The index: lookups, order, divergences, several processes."""
 
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from cyberkv.cybergraph import chain
 from cyberkv.cybergraph.cid import Cid
 from cyberkv.cybergraph.errors import (
     Corrupt,
     LimitExceeded,
     UnsupportedFormat,
 )
-from cyberkv.cybergraph.index import UNKNOWN_DOMAIN, Found, Head, Index, IndexEntry, disagreement, signed_domain
-from cyberkv.cybergraph.nodes import EMPTY_TAIL
-from cyberkv.cybergraph.prefix import PrefixKey, prefix_keys
-from cyberkv.cybergraph.store import DiskStore, MemoryStore
-from tests.contracts.synthetic import BLOCK_SIZE, entries, make_blocks, make_conversation, make_model
+from cyberkv.cybergraph.index import UNKNOWN_DOMAIN, Found, Head, Index, IndexEntry
+from cyberkv.cybergraph.prefix import prefix_keys
+from cyberkv.cybergraph.store import MemoryStore
+from tests.contracts.synthetic import BLOCK_SIZE, entries, make_blocks, make_model
 
 MODEL = make_model().cid()
 TOKENS = list(range(40))
@@ -209,183 +206,3 @@ def test_another_version_is_refused(home: Path) -> None:
         index._database.write(lambda txn: txn.put(b"version", b"3", db=index._database["meta"]))
     with pytest.raises(UnsupportedFormat, match="'3'"):
         Index(home)
-
-
-def answers(index: Index, keys: list[PrefixKey], blocks: list[Cid]) -> object:
-    return (
-        [sorted(found.block for found in index.lookup(key)) for key in keys],
-        # Chains depend on who computed the blocks, which blocks alone do not tell.
-        [index.next_block(source, MODEL) for source in (None, *blocks)],
-    )
-
-
-def test_fetched_blocks_answer_nothing(index: Index) -> None:
-    own, fetched = [node_cid(f"own{i}") for i in range(2)], [node_cid(f"fetched{i}") for i in range(4)]
-    rows = [(KEYS[i], fetched[i], fetched[i - 1] if i else None, UNKNOWN_DOMAIN) for i in range(4)]
-    index.add_blocks([IndexEntry(key, block, prev, MODEL, domain) for key, block, prev, domain in rows])
-    assert index.lookup_chain(KEYS, "test") == []
-    assert index.lookup_chain(KEYS[1:], "test", after=fetched[0]) == []  # not even what goes on from one of them
-    built_on_them = IndexEntry(KEYS[4], own[0], fetched[3], MODEL, "test")
-    index.add_blocks([built_on_them])
-    assert index.lookup_chain(KEYS, "test") == []
-    assert index.lookup_chain(KEYS[4:], "test", after=fetched[3]) == own[:1]
-    index.add_blocks([IndexEntry(KEYS[0], fetched[0], None, MODEL, "test")])  # computed here as well: no longer foreign
-    assert index.lookup_chain(KEYS, "test") == fetched[:1]
-
-
-ALICE, BOB, EVE = (bytes([number]) * 32 for number in (1, 2, 3))
-
-
-def signed(number: int, name: str, prev: str | None, signer: bytes) -> IndexEntry:
-    return entry(number, name, prev, signed_domain(signer))
-
-
-def test_what_a_signer_brought_answers_while_the_signer_is_trusted(index: Index) -> None:
-    index.add_blocks([entry(0, "a", None, UNKNOWN_DOMAIN), signed(0, "a", None, ALICE), signed(1, "b", "a", ALICE)])
-    assert index.lookup_chain(KEYS, "own") == []
-    index.trust([EVE])
-    assert index.lookup_chain(KEYS, "own") == []
-    index.trust([ALICE, EVE])
-    assert index.trusted == {ALICE, EVE}
-    assert index.lookup_chain(KEYS, "own") == [node_cid("a"), node_cid("b")]
-    assert {index.domain_of(node_cid(name)) for name in "ab"} == {UNKNOWN_DOMAIN}
-    index.trust([])
-    assert index.lookup_chain(KEYS, "own") == []
-
-
-def test_of_signers_who_contradict_each_other_none_is_believed(index: Index) -> None:
-    index.trust([ALICE, BOB])
-    index.add_blocks([signed(0, "a", None, ALICE), signed(0, "a", None, BOB), signed(1, "b", "a", ALICE)])
-    assert index.lookup_chain(KEYS, "own") == [node_cid("a"), node_cid("b")]
-    assert index.add_blocks([signed(1, "c", "a", EVE)]) == []  # who is not trusted contradicts nobody
-    assert index.lookup_chain(KEYS, "own") == [node_cid("a"), node_cid("b")]
-    assert index.add_blocks([signed(1, "d", "a", BOB)]) == []
-    assert index.lookup_chain(KEYS, "own") == [node_cid("a")]
-    named = disagreement(index.beside(node_cid("b")), node_cid("a"), index.trusted)
-    assert named == {node_cid("b"): ALICE, node_cid("d"): BOB}
-    assert disagreement(index.beside(node_cid("b")), node_cid("elsewhere"), index.trusted) == {}
-    index.add_blocks([entry(1, "d", "a", "own")])  # computed here as well: now it is known
-    assert index.lookup_chain(KEYS, "own")[0] == node_cid("a")
-    assert disagreement(index.beside(node_cid("b")), node_cid("a"), index.trusted) == {}
-    index.trust([BOB])
-    assert index.lookup_chain(KEYS, "own") == [node_cid("a"), node_cid("d")]
-    assert index.divergences() == []
-
-
-def test_a_signer_who_names_two_blocks_for_one_place_is_not_believed_either(index: Index) -> None:
-    index.trust([ALICE])
-    assert index.add_blocks([signed(0, "a", None, ALICE), signed(0, "b", None, ALICE)]) == []
-    assert index.lookup_chain(KEYS, "own") == []
-    assert set(disagreement(index.lookup(KEYS[0]), None, index.trusted)) == {node_cid("a"), node_cid("b")}
-
-
-def test_rebuild_from_blocks_alone(home: Path) -> None:
-    with DiskStore(home / "store") as store:
-        model = store.put_node(make_model())
-        blocks = make_blocks(store, model, TOKENS)
-        branch = make_blocks(store, model, TOKENS[20:32], before=blocks[4], flavour="again")
-        roots = [make_conversation(store, TOKENS, created=f"2025-01-0{day}T00:00:00Z") for day in (3, 1, 2)]
-        with Index(home / "index") as index:
-            index.add_blocks(entries(model, TOKENS, blocks))
-            for source, block, key in zip([blocks[4], *branch], branch, KEYS[5:], strict=False):
-                index.add_blocks([IndexEntry(key, block, source, model, "other")])
-            index.set_head("talk", roots[0], "2025-01-03T00:00:00Z")
-            whole = answers(index, KEYS, blocks)
-            assert index.lookup_chain(KEYS, "test") == blocks
-            index.remove_blocks([blocks[3]])
-            assert answers(index, KEYS, blocks) != whole  # the control
-            done = index.rebuild(store)
-            assert answers(index, KEYS, blocks) == whole
-            assert index.lookup_chain(KEYS, "test") == blocks[:3]  # who computed the fourth is not known any more
-            assert (done.blocks, done.detached, done.unreadable, done.names) == (13, [], [], [])
-            assert index.domain_of(branch[0]) == "other"  # kept
-            assert index.domain_of(blocks[3]) == UNKNOWN_DOMAIN
-            assert index.domain_of(blocks[2]) == "test"
-        shutil.rmtree(home / "index")
-        with Index(home / "index") as index:
-            assert answers(index, KEYS, blocks) != whole
-            done = index.rebuild(store)
-            assert answers(index, KEYS, blocks) == whole
-            assert done.conversations == sorted(roots)
-            assert done.names == ["talk"]
-            assert [each.root for each in index.log("talk")] == [roots[1], roots[2], roots[0]]
-            assert index.domain_of(branch[0]) == UNKNOWN_DOMAIN
-            assert index.divergences() == []
-            assert list(index.check()) == []
-            assert index.rebuild(store).names == []
-
-
-def test_a_rebuild_brings_back_only_usable_names_of_whole_conversations(
-    index: Index, memory_store: MemoryStore
-) -> None:
-    whole = make_conversation(memory_store, range(9), title="whole")
-    make_conversation(memory_store, range(200, 209), title=" unusable ")
-    make_conversation(memory_store, range(300, 309), title=str(whole))
-    cut = make_conversation(memory_store, range(400, 409), title="cut")
-    tail = make_conversation(memory_store, range(500, 509), title="tail")
-    root = chain.load_root(memory_store, cut)
-    lost = next(step.block.kv[0] for step in chain.walk(memory_store, root))
-    lost_tail = chain.load_root(memory_store, tail).tail.kv
-    assert lost_tail is not None
-    memory_store.delete_many([lost, *lost_tail])
-    done = index.rebuild(memory_store)
-    assert done.names == ["whole"]
-    assert {each.name: each.root for each in index.heads()} == {"whole": whole}
-    assert {cut, tail} < set(done.conversations)
-
-
-def test_only_an_index_that_was_lost_as_a_whole_takes_names_from_titles(home: Path) -> None:
-    with DiskStore(home / "store") as store:
-        mine = make_conversation(store, range(9), title="theirs")
-        make_conversation(store, range(100, 109), title="never named")
-        with Index(home / "index") as index:
-            index.set_head("mine", mine, "")
-            assert index.rebuild(store).names == []
-            index.drop("mine")
-            assert index.rebuild(store).names == []  # neither under the name it had nor under its title
-            assert index.heads() == []
-        shutil.rmtree(home / "index")
-        with Index(home / "index") as index:
-            assert index.rebuild(store).names == ["never named", "theirs"]  # the control
-
-
-def test_a_rebuild_says_what_it_cannot_index(index: Index, memory_store: MemoryStore) -> None:
-    model, other = memory_store.put_node(make_model()), memory_store.put_node(make_model("other"))
-    lost = make_blocks(memory_store, model, range(20))
-    mixed = make_blocks(memory_store, other, range(4), before=make_blocks(memory_store, model, range(50, 54))[0])
-    memory_store.delete_many([lost[2]])
-    damaged = make_blocks(memory_store, model, range(70, 74))[0]
-    memory_store._blocks[damaged] += b"x"
-    memory_store.put(*_cbor(b"\xa1\x64type\x65other"))
-    done = index.rebuild(memory_store)
-    assert done.blocks == 3
-    assert sorted(done.detached) == sorted([*lost[3:], *mixed])
-    assert done.unreadable == [damaged]
-    assert done.conversations == []
-
-
-def _cbor(data: bytes) -> tuple[Cid, bytes]:
-    return Cid.of(data, "dag-cbor", "sha2-256"), data
-
-
-def test_blocks_of_approximate_conversations_stay_out(index: Index, memory_store: MemoryStore) -> None:
-    model = memory_store.put_node(make_model())
-    exact = make_blocks(memory_store, model, range(8))
-    spliced = make_blocks(memory_store, model, range(8, 16), before=exact[-1], flavour="spliced")
-    for blocks, approx in ((exact, None), ([*exact, *spliced], "splice")):
-        chain.build_root(
-            memory_store, model=model, block_size=BLOCK_SIZE, blocks=blocks, tail=EMPTY_TAIL, payload_bytes=0,
-            approx=approx,
-        )  # fmt: skip
-    assert index.rebuild(memory_store).blocks == 2
-    keys = prefix_keys(model, range(16), BLOCK_SIZE)
-    assert [found.block for key in keys for found in index.lookup(key)] == exact
-    chain.build_root(
-        memory_store,
-        model=model,
-        block_size=BLOCK_SIZE,
-        blocks=[*exact, *spliced],
-        tail=EMPTY_TAIL,
-        payload_bytes=0,
-    )
-    assert index.rebuild(memory_store).blocks == 4  # the control: an exact root vouches for them
