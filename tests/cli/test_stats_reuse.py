@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cyberkv.cli.context import Session
 from cyberkv.cybergraph.ceilings import fan_out, resent, resent_in_blocks
 from cyberkv.cybergraph.chain import fork_root, load_root
 from cyberkv.cybergraph.cid import Cid
@@ -186,7 +187,10 @@ def test_memory_is_that_of_distinct_blocks() -> None:
     assert Fraction(census.blocks_without, census.blocks_with) > 4
 
 
-def test_stats_print_it(story: Command, tiny_folder: Path) -> None:
+def test_stats_print_it(cyberkv: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Session, "now", lambda _: clock(0))  # what is at work at one time is a question of minutes
+    story = cyberkv
+    story("prefill", "-", "--name", "story", stdin=STORY)
     story("prefill", "-", "--from", "story", stdin=" More.")
     story("fork", "story", "--at", 40, "--name", "branch")
     story("prefill", "-", "--name", "other", stdin=STORY[:50] + "#")
