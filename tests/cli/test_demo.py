@@ -47,6 +47,7 @@ def consistent(answer: dict[str, Any]) -> None:
     assert steps["tampered"]["altered"] in steps["tampered"]["error"]["message"]
 
 
+@pytest.mark.slow
 def test_every_claim_holds_with_a_tiny_model(told: dict[str, Any]) -> None:
     consistent(told)
     assert len(told["checks"]) == 11
@@ -77,6 +78,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("claim", FAULTS)
 def test_each_claim_can_fail(told: dict[str, Any], claim: str) -> None:
     steps = deepcopy(told["steps"])
@@ -86,6 +88,7 @@ def test_each_claim_can_fail(told: dict[str, Any], claim: str) -> None:
     assert failed[0].startswith(claim)
 
 
+@pytest.mark.slow
 def test_the_control_can_fail(told: dict[str, Any]) -> None:
     steps = deepcopy(told["steps"])
     steps["computed"]["edited_scores"] = steps["computed"]["scores"]
@@ -121,6 +124,7 @@ def test_what_cannot_be_shown_is_said_first(cyberkv: Command, tiny_folder: Path,
     assert cyberkv.error(3, "demo", "--model", tmp_path / "absent")["kind"] == "not-found"
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_no_process_and_no_folder(tiny_folder: Path, tmp_path: Path) -> None:
     (tmp_path / "text").write_text(TEXT)
     temporary = tmp_path / "temporary"
