@@ -10,7 +10,7 @@ from itertools import chain, islice, pairwise
 from typing import Final, TypeAlias, TypeVar
 
 from ..chain import Step, block_cids
-from ..cid import Buffer, Cid
+from ..cid import Cid
 from ..errors import BlockNotFound, DigestMismatch, MalformedNode, Refused, TierFull
 from ..identity import require_same
 from ..index import Index, IndexEntry
@@ -18,7 +18,7 @@ from ..limits import MAX_SEGMENT_LINKS
 from ..nodes import Conversation, Model, Node, decode_node
 from ..prefix import PrefixKey, prefix_key
 from ..store.base import Store
-from .intake import Desk, Intake
+from .intake import Desk, Few, Intake
 from .landing import Landing
 from .shape import Shape, check_leaf
 from .sources import Sources
@@ -177,7 +177,7 @@ class Head:
 
     def _bring(self, cids: Sequence[Cid]) -> dict[Cid, bytes]:
         """Bring some blocks, as far as anybody gives them."""
-        pile = _Pile(cids)
+        pile = Few(cids)
         self._sources.bring(pile)
         return pile.came
 
@@ -200,33 +200,6 @@ class Head:
             self.landing.add(leaf, data)
         if lacking:
             raise self._sources.verdict(list(lacking))
-
-
-class _Pile:
-    """A few blocks that are wanted for themselves."""
-
-    graph = None
-
-    def __init__(self, cids: Sequence[Cid]) -> None:
-        self._awaited = dict.fromkeys(cids)
-        self.came: dict[Cid, bytes] = {}
-
-    @property
-    def done(self) -> bool:
-        return not self._awaited
-
-    def awaited(self) -> list[Cid]:
-        return list(self._awaited)
-
-    def belongs(self, cid: Cid) -> bool:
-        return cid in self._awaited
-
-    def take(self, cid: Cid, data: Buffer) -> bool:
-        if cid not in self._awaited:
-            return False
-        del self._awaited[cid]
-        self.came[cid] = bytes(data)
-        return True
 
 
 def _other_type(cid: Cid, kind: type[Node], got: str) -> MalformedNode:

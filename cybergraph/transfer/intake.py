@@ -4,7 +4,7 @@ Leaves are stored before their block and blocks before their segment, so that a 
 nothing in the store promises more than it can keep. Blocks may come in any order, from several sources.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ..chain import Step, checked_step
 from ..cid import Buffer, Cid
@@ -25,6 +25,39 @@ class Desk(MemoryStore):
     def get(self, cid: Cid) -> bytes:
         """Give a node from the desk or the store, verified."""
         return super().get(cid) if super().has(cid) else self._below.get(cid)
+
+
+class Few:
+    """Nodes, and leaves of a tail, that are wanted for themselves."""
+
+    graph = None
+
+    def __init__(self, cids: Iterable[Cid] = ()) -> None:
+        self._awaited = dict.fromkeys(cids)
+        self.came: dict[Cid, bytes] = {}
+        self.stopped = False
+        """Nothing is awaited any more."""
+
+    @property
+    def done(self) -> bool:
+        """See `Wanting`."""
+        return self.stopped or not self._awaited
+
+    def awaited(self) -> list[Cid]:
+        """See `Wanting`."""
+        return list(self._awaited)
+
+    def belongs(self, cid: Cid) -> bool:
+        """See `Wanting`."""
+        return cid in self._awaited
+
+    def take(self, cid: Cid, data: Buffer) -> bool:
+        """See `Wanting`."""
+        if cid not in self._awaited:
+            return False
+        del self._awaited[cid]
+        self.came[cid] = bytes(data)
+        return True
 
 
 class Intake:

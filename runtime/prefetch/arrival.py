@@ -22,7 +22,7 @@ from ...cybergraph.prefix import PrefixKey, prefix_key
 from ...cybergraph.store.base import Store
 from ...cybergraph.transfer.fetch import nothing
 from ...cybergraph.transfer.head import Begin, Head, Shared
-from ...cybergraph.transfer.intake import Desk
+from ...cybergraph.transfer.intake import Desk, Few
 from ...cybergraph.transfer.landing import Landing
 from ...cybergraph.transfer.progress import SILENT, Progress
 from ...cybergraph.transfer.shape import check_leaf
@@ -32,7 +32,7 @@ from ...cybergraph.verdict import Tier
 from ..pool import ARCHIVED
 from ..sequence import Sequence as Cache
 from ..tiers import Residency, drop_failed
-from .intake import Few, Leaves
+from .intake import Leaves
 from .order import NeedOrder, need_order
 
 BUDGET_BYTES: Final = 64 << 20

@@ -1,6 +1,6 @@
 """What an arrival asks peers for, and where it goes: nodes, then leaves in the order in which layers need them."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from threading import Condition
 from typing import Final
 
@@ -12,39 +12,6 @@ from .order import NeedOrder, Place
 
 ASKED_LEAVES: Final = 32
 """Of small groups, several are asked for at once, up to about so many leaves: a round trip for each would cost more."""
-
-
-class Few:
-    """Nodes, and leaves of a tail, that are wanted for themselves."""
-
-    graph = None
-
-    def __init__(self, cids: Iterable[Cid] = ()) -> None:
-        self._awaited = dict.fromkeys(cids)
-        self.came: dict[Cid, bytes] = {}
-        self.stopped = False
-        """Nothing is awaited any more."""
-
-    @property
-    def done(self) -> bool:
-        """See `Wanting`."""
-        return self.stopped or not self._awaited
-
-    def awaited(self) -> list[Cid]:
-        """See `Wanting`."""
-        return list(self._awaited)
-
-    def belongs(self, cid: Cid) -> bool:
-        """See `Wanting`."""
-        return cid in self._awaited
-
-    def take(self, cid: Cid, data: Buffer) -> bool:
-        """See `Wanting`."""
-        if cid not in self._awaited:
-            return False
-        del self._awaited[cid]
-        self.came[cid] = bytes(data)
-        return True
 
 
 class Leaves:

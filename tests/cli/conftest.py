@@ -134,3 +134,27 @@ def add_tiny(tmp_path: Path) -> Callable[..., Path]:
         return tiny_model(family, tmp_path / name, **changes)
 
     return make
+
+
+@pytest.fixture
+def first(tmp_path: Path) -> Command:
+    """A reader's home, empty."""
+    return Command(tmp_path / "first")
+
+
+@pytest.fixture
+def second(tmp_path: Path) -> Command:
+    """Another reader's home, empty."""
+    return Command(tmp_path / "second")
+
+
+@pytest.fixture
+def car(tmp_path: Path) -> Path:
+    """Where a CAR file may be written."""
+    return tmp_path / "sealed.car"
+
+
+def public_key(command: Command) -> str:
+    """Make the key of a home and give its public half."""
+    key: str = command.json("key", "new")["public"]
+    return key

@@ -11,7 +11,7 @@ from cyberkv.cybergraph.cid import Cid
 from cyberkv.cybergraph.index import Index
 from cyberkv.cybergraph.prefix import prefix_keys
 from cyberkv.cybergraph.store import DiskStore
-from tests.cli.conftest import STORY, Command
+from tests.cli.conftest import STORY, Command, public_key
 
 Someone = Callable[[str], Command]
 
@@ -20,16 +20,6 @@ Someone = Callable[[str], Command]
 def someone(tmp_path: Path) -> Someone:
     """Give somebody's home."""
     return lambda name: Command(tmp_path / name)
-
-
-@pytest.fixture
-def car(tmp_path: Path) -> Path:
-    return tmp_path / "sealed.car"
-
-
-def public_key(command: Command) -> str:
-    key: str = command.json("key", "new")["public"]
-    return key
 
 
 def test_a_reader_gets_the_conversation_and_somebody_else_does_not(story: Command, someone: Someone, car: Path) -> None:

@@ -19,16 +19,6 @@ from cyberkv.cybergraph.transfer import granting
 from tests.cli.conftest import Command
 
 
-@pytest.fixture
-def first(tmp_path: Path) -> Command:
-    return Command(tmp_path / "first")
-
-
-@pytest.fixture
-def second(tmp_path: Path) -> Command:
-    return Command(tmp_path / "second")
-
-
 def public_key(command: Command, *options: str) -> str:
     command.json("key", "new")
     key: str = command.json("key", "show", *options)["public"]

@@ -13,27 +13,7 @@ from cyberkv.cybergraph.cid import Cid
 from cyberkv.cybergraph.index import Index
 from cyberkv.cybergraph.nodes import Sealed
 from cyberkv.cybergraph.store import DiskStore
-from tests.cli.conftest import Command
-
-
-@pytest.fixture
-def first(tmp_path: Path) -> Command:
-    return Command(tmp_path / "first")
-
-
-@pytest.fixture
-def second(tmp_path: Path) -> Command:
-    return Command(tmp_path / "second")
-
-
-@pytest.fixture
-def car(tmp_path: Path) -> Path:
-    return tmp_path / "sealed.car"
-
-
-def public_key(command: Command) -> str:
-    key: str = command.json("key", "new")["public"]
-    return key
+from tests.cli.conftest import Command, public_key
 
 
 def cids(command: Command) -> set[Cid]:

@@ -14,29 +14,9 @@ from cyberkv.cli.identities import FILE_VARIABLE
 from cyberkv.cybergraph.access.folder import AccessFolder
 from cyberkv.cybergraph.cid import Cid
 from cyberkv.cybergraph.store import DiskStore
-from tests.cli.conftest import STORY, Command
+from tests.cli.conftest import STORY, Command, public_key
 
 OTHER = "Another text, which only the second reader is to see, and nobody who could read the first."
-
-
-@pytest.fixture
-def first(tmp_path: Path) -> Command:
-    return Command(tmp_path / "first")
-
-
-@pytest.fixture
-def second(tmp_path: Path) -> Command:
-    return Command(tmp_path / "second")
-
-
-@pytest.fixture
-def car(tmp_path: Path) -> Path:
-    return tmp_path / "sealed.car"
-
-
-def public_key(command: Command) -> str:
-    key: str = command.json("key", "new")["public"]
-    return key
 
 
 def forget_and_begin(story: Command) -> None:
