@@ -11,7 +11,7 @@ from cyberkv.cybergraph.index import Index
 from cyberkv.cybergraph.peers import HttpPeer
 from cyberkv.cybergraph.store import MemoryStore
 from cyberkv.cybergraph.transfer import fetch
-from cyberkv.cybergraph.transfer.head import _Pile
+from cyberkv.cybergraph.transfer.intake import Few
 from cyberkv.cybergraph.transfer.sources import Sources
 from tests.wire.liar import CAR, Exchange, lying
 from tests.wire.synthetic import contents, conversation
@@ -127,7 +127,7 @@ def test_a_source_that_failed_rests_first_and_longer_each_time(peer_at: PeerAt) 
         sources = Sources([peer_at(server.url)], 1 << 20, lambda: now_s[0])
         sources.turn_to(root, pass_time)
         for cid in (first, victim):  # one that never gave anything would not be asked again
-            pile = _Pile([cid])
+            pile = Few([cid])
             sources.bring(pile)
             assert pile.came == {cid: blocks[cid]}
         sources.close()
