@@ -1,6 +1,7 @@
 """A conversation that is edited: what its home says of its spans, and how an edit becomes its newest root."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, cast
@@ -8,11 +9,12 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 from ..cybergraph.chain import block_cids, fork_root, load_root
 from ..cybergraph.chain import tokens as tokens_of
 from ..cybergraph.cid import Cid
-from ..cybergraph.errors import Refused
+from ..cybergraph.errors import BadReference, Corrupt, NotFound, Refused
 from ..cybergraph.nodes import Conversation, Model
 from ..cybergraph.refs import resolve_root
 from .context import Session
-from .identities import access_folder
+from .forget import leaving_nothing
+from .identities import access_folder, leave_readers
 from .interrupt import stoppable
 from .mark import RANGE
 from .marking import carry_marks
@@ -167,12 +169,20 @@ def roll_back(edited: Edited, cuts: "Sequence[Cut]", *, forget: bool) -> "tuple[
     return new, name, receipt
 
 
-def drop_branch(edited: Edited, span: "Span") -> "tuple[Edited, EditReceipt]":
-    """Take what only a branch holds out of the index, and give the branch. Raises `NameNotFound`, `Refused`."""
+def drop_branch(edited: Edited, span: "Span") -> "tuple[Edited | None, EditReceipt]":
+    """Take what only a branch holds out of the index, and give the branch; None where its name is gone.
+
+    Raises `Refused`.
+    """
     from ..runtime.edits.derived import give_up
     from ..runtime.edits.receipt import EditReceipt
 
     session, at = edited.session, span.start
+    if root_of(session.index, span.branch) is None:  # forgotten, or a kill came before the span was closed
+        return None, EditReceipt(
+            mode="branch", exact=edited.root.approx is None, recomputed_tokens=0, dropped_tokens=0, dropped_blocks=0,
+            invalidated=0, domain=None, elsewhere=(),
+        )  # fmt: skip
     branch = Edited.read(session, span.branch)
     if branch.tokens[:at] != edited.tokens[:at]:
         raise Refused(
@@ -225,9 +235,37 @@ def commit(edited: Edited, new: Cid, name: str, cuts: "Sequence[Cut]", receipt: 
         if not session.index.advance(name, new, created, expected=expected):
             raise _moved_on(name, expected, root_of(session.index, name))
         return
-    session.index.begin_anew(name, edited.cid, new, created)
-    folder.change_spans(lambda book: book.forget(edited.tokens, tokens))
-    folder.forget(edited.cid, [edited.tokens[cut.start : cut.end] for cut in cuts])
+    with leaving_nothing(session):
+        roots = [head.root for head in session.index.log(name)]
+        session.index.begin_anew(name, edited.cid, new, created)
+    _forget_notes(edited, roots, [edited.tokens[cut.start : cut.end] for cut in cuts])
+
+
+def let_go(branch: Edited) -> None:
+    """Forget a branch, which was read as a name: the name, its log, and what is noted of its roots.
+
+    What others hold of it stays theirs. Raises `Refused` where the name has moved on since, `NameNotFound`.
+    """
+    session, name = branch.session, branch.name or branch.ref
+    _require_still(branch)
+    roots = [head.root for head in session.index.log(name)]
+    leave_readers(session, name, branch.cid)  # first: another conversation may get the name
+    with leaving_nothing(session):
+        session.index.drop(name, head=branch.cid)
+    _forget_notes(branch, roots, [])
+
+
+def _forget_notes(edited: Edited, roots: "Iterable[Cid]", contents: "Iterable[Sequence[int]]") -> None:
+    """Let go what is noted of roots that a name has let go, as far as nothing else holds them."""
+    session, folder = edited.session, edited.folder
+
+    def others() -> Iterator[list[int]]:
+        for head in session.index.heads():
+            with suppress(NotFound, Corrupt, BadReference):  # the last for a sealed root
+                yield tokens_of(session.store, load_root(session.store, head.root))
+
+    folder.change_spans(lambda book: book.forget(edited.tokens, others()))
+    folder.forget(set(roots).difference(session.index.roots()), contents)
 
 
 def _require_still(edited: Edited) -> None:

@@ -7,8 +7,7 @@ import click
 
 from ..cybergraph.errors import NotFound, Refused
 from .context import Session, pass_session
-from .editing import Edited, compute, drop_branch, roll_back
-from .identities import leave_readers
+from .editing import Edited, compute, drop_branch, let_go, roll_back
 from .models import find_codec, need_codec
 from .options import REF, TEXT
 from .output import answer, facts, remark, say
@@ -107,16 +106,21 @@ def _drop_branch(edited: Edited, span: "Span", *, forget: bool) -> None:
 
     session, ledger = edited.session, edited.ledger.closed(span.id)
     branch, receipt = drop_branch(edited, span)
-    edited.folder.keep(Edit(None if forget else branch.cid, edited.cid, session.now(), receipt))
-    edited.folder.change_spans(lambda book: book.with_ledger(edited.tokens, ledger))
-    if forget:
-        leave_readers(session, span.branch, branch.cid)
-        session.index.drop(span.branch)
+    if forget and branch is not None:
+        let_go(branch)
+    edited.folder.keep(Edit(None if forget or branch is None else branch.cid, edited.cid, session.now(), receipt))
+    edited.folder.change_spans(lambda book: book.with_ledger(edited.tokens, ledger))  # last: a kill leaves it to do
     name = edited.name or edited.root.title
-    _answer(edited, edited.cid, name, receipt, old=branch.cid, more={"branch": span.branch})
+    gone = forget or branch is None
+    more = {"branch": span.branch, "branch_forgotten": gone}
+    _answer(edited, edited.cid, name, receipt, old=None if branch is None else branch.cid, more=more)
+    if not gone:
+        remark(session, f"{span.branch} is still here under that name: --forget with this mode lets it go, too")
 
 
-def _answer(edited: Edited, new: "Cid", name: str, receipt: "EditReceipt", *, old: "Cid", more: dict[str, Any]) -> None:
+def _answer(
+    edited: Edited, new: "Cid", name: str, receipt: "EditReceipt", *, old: "Cid | None", more: dict[str, Any]
+) -> None:
     session = edited.session
     after = Edited.read(session, str(new))
     data = {

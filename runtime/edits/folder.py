@@ -1,5 +1,6 @@
 """What a home keeps about edits: named spans, receipts, and what gates said. Private files, which never leave it."""
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,7 +76,9 @@ class EditsFolder:
         folder = self._path / _RECEIPTS
         with changing(self._path):
             make_private_folder(folder)
-            write_private(folder / f"{edit.new}-{edit.old or 'forgotten'}", [edit.encode()], sync=True)
+            data = edit.encode()
+            old = edit.old or f"forgotten-{hashlib.sha256(data).hexdigest()[:16]}"  # several branches of one root
+            write_private(folder / f"{edit.new}-{old}", [data], sync=True)
 
     def edits(self, *roots: Cid) -> Iterator[Edit]:
         """Give the edits that led to any of the roots. Raises `Corrupt`."""
@@ -84,17 +87,18 @@ class EditsFolder:
                 with open_regular(path) as file:
                     yield _decode(Edit, path, file.read(MAX_NODE_BYTES + 1))
 
-    def forget(self, old: Cid, contents: Iterable[Sequence[int]]) -> None:
-        """Let go what names `old` as a root, and what gates said of the contents. Raises `Corrupt`."""
+    def forget(self, roots: Iterable[Cid], contents: Iterable[Sequence[int]] = ()) -> None:
+        """Let go what names the roots, and what gates said of the contents. Raises `Corrupt`."""
         digests = {digest_of(tokens) for tokens in contents}
         with changing(self._path):
             verdicts = self.verdicts().verdicts
             kept = tuple(each for each in verdicts if each.digest not in digests)
             if kept != verdicts:
                 self._write(_VERDICTS, Verdicts(kept))
-        for pattern in (f"*-{old}", f"{old}-*"):
-            for path in (self._path / _RECEIPTS).glob(pattern):
-                path.unlink(missing_ok=True)
+        for root in roots:
+            for pattern in (f"*-{root}", f"{root}-*"):
+                for path in (self._path / _RECEIPTS).glob(pattern):
+                    path.unlink(missing_ok=True)
 
 
 def _read(path: Path, absent: File) -> File:

@@ -118,10 +118,12 @@ class SpanBook(Node):
             raise LimitExceeded(f"more than {MAX_SPANS} named spans", hint="`evict --forget` lets old ones go")
         return SpanBook(max(self.last_id, ledger.last_id), tuple(entries))
 
-    def forget(self, old: Sequence[int], new: Sequence[int]) -> "SpanBook":
-        """Let the spans go that hold for `old` and not for `new`."""
-        stays = self._holding(new)
-        gone = [entry for entry in self._holding(old) if entry not in stays]
+    def forget(self, old: Sequence[int], stay: Iterable[Sequence[int]]) -> "SpanBook":
+        """Let the spans go that hold for `old`, and for none of the conversations that stay."""
+        gone = self._holding(old)
+        for tokens in stay if gone else ():
+            stays = self._holding(tokens)
+            gone = [entry for entry in gone if entry not in stays]
         return replace(self, entries=tuple(entry for entry in self.entries if entry not in gone))
 
     def _holding(self, tokens: Sequence[int]) -> list[Entry]:

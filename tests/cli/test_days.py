@@ -129,6 +129,8 @@ def test_find_within_a_time_and_of_a_model(cyberkv: Command, days: Days, tiny_fo
         ("--model", "tiny", "--since", "2025-03-02"): [],
     }
     for options, names in cases.items():
-        assert [each["name"] for each in cyberkv.json("find", "lighthouse", *options)["matches"]] == names
+        result = cyberkv("--json", "find", "lighthouse", *options, ok=False)
+        assert [each["name"] for each in result.json["matches"]] == names
+        assert result.exit_code == (0 if names else 3)
     assert "2025-03-99" in cyberkv.error(2, "find", "x", "--since", "2025-03-99")["message"]
     assert cyberkv.error(3, "find", "x", "--model", "nosuch")["kind"] == "name-not-found"

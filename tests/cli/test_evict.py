@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tokenizers import pre_tokenizers
 
-from cyberkv.cli import editing
+from cyberkv.cli import editing, evict
 from cyberkv.cybergraph.chain import load_root, tokens
 from cyberkv.cybergraph.cid import Cid
 from cyberkv.cybergraph.index import Index
@@ -205,6 +205,72 @@ def test_a_branch_is_dropped_and_was_never_read(story: Command) -> None:
     again = story.json("evict", "story", "--open", "tool")
     story("evict", "story", "tool", "--mode", "branch", "--forget")
     story.error(3, "log", again["branch"])
+
+
+def test_forgetting_a_branch_lets_its_log_and_notes_go_and_spares_forks(story: Command) -> None:
+    opened = story.json("evict", "story", "--open", "tool")["branch"]
+    story("evict", "story", f"{AT}:{END}", "--name", "ships")
+    story("prefill", "-", "--from", opened, stdin="a tool says a great many things that nobody needs")
+    story("evict", opened, "90:95", "--name", "inside")
+    story("evict", opened, "100:104", "--mode", "exact")
+    roots = [each["root"] for each in story.json("log", opened)["roots"]]
+    story("fork", opened, "--at", 98, "--name", "keeps")
+    done = story.json("evict", "story", "tool", "--mode", "branch", "--forget")
+    assert done["branch_forgotten"]
+    assert "still found, because keeps holds it" in done["receipt"]["elsewhere"]
+    story.error(3, "log", opened)
+    assert [each["name"] for each in story.json("evict", "keeps", "--list")["spans"]] == ["ships", "inside"]
+    assert [each["name"] for each in story.json("evict", "story", "--list")["spans"]] == ["ships"]
+    story("gc")
+    assert text_of(story, root_of(story, "keeps")) == STORY + "a tool says a"
+    kept = b"".join(path.read_bytes() for path in (story.home / "edits").rglob("*") if path.is_file())
+    assert not any(Cid.parse(root) in kept for root in roots)
+    assert all(story("show", root, ok=False).exit_code == 3 for root in roots)
+    story("forget", "keeps")
+    assert story.json("fsck")["findings"] == []
+
+
+def test_a_branch_that_moved_on_meanwhile_is_not_forgotten(story: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = story.json("evict", "story", "--open", "tool")["branch"]
+    before, let_go = root_of(story, opened), evict.let_go
+
+    def another_process(branch: Any) -> None:
+        story("prefill", "-", "--from", opened, stdin="which nobody may lose")
+        let_go(branch)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(evict, "let_go", another_process)
+        error = story.error(5, "evict", "story", "tool", "--mode", "branch", "--forget")
+    assert (error["field"], error["expected"], error["got"]) == ("head", before, root_of(story, opened))
+    listed = story.json("evict", "story", "--list")
+    assert ([each["name"] for each in listed["spans"]], listed["edits"]) == (["tool"], [])
+    assert story.json("evict", "story", "tool", "--mode", "branch", "--forget")["receipt"]["dropped_tokens"] == 21
+
+
+def test_a_branch_whose_name_is_gone_can_be_dropped(story: Command) -> None:
+    opened = [story.json("evict", "story", "--open", name)["branch"] for name in ("tool", "other")]
+    story("forget", opened[0])
+    done = story.json("evict", "story", "tool", "--mode", "branch")
+    assert (done["old_root"], done["branch_forgotten"], done["receipt"]["dropped_tokens"]) == (None, True, 0)
+    assert [each["name"] for each in done["spans"]] == ["other"]
+    story("evict", "story", "other", "--mode", "branch", "--forget")
+    assert len(story.json("evict", "story", "--list")["edits"]) == 2  # each has its receipt
+    assert story.json("fsck")["findings"] == []
+
+
+def test_forgetting_takes_along_all_that_is_noted_of_earlier_roots(story: Command) -> None:
+    story("evict", "story", f"{AT}:{END}", "--name", "ships")
+    story("fork", "story", "--at", END, "--name", "fork")
+    story("evict", "story", "60:64")
+    story("prefill", "-", "--from", "story", stdin=" And on.")
+    roots = [each["root"] for each in story.json("log", "story")["roots"]]
+    assert len(roots) == 3
+    story("evict", "story", "ships", "--forget")
+    kept = b"".join(path.read_bytes() for path in (story.home / "edits").rglob("*") if path.is_file())
+    assert not any(Cid.parse(root) in kept for root in roots)
+    assert [each["name"] for each in story.json("evict", "fork", "--list")["spans"]] == ["ships"]
+    index = b"".join(path.read_bytes() for path in (story.home / "index").iterdir())
+    assert not any(Cid.parse(root) in index for root in roots)  # written over
 
 
 def test_a_gate_takes_out_what_says_it_and_keeps_what_does_not(story: Command, tmp_path: Path) -> None:

@@ -103,7 +103,8 @@ def test_spans_hold_for_what_begins_with_the_same_tokens() -> None:
     edited = book.with_ledger(after, book.ledger(tokens).without(Cut(1, 3)))
     assert [(span.id, span.cut) for span in edited.ledger(after).spans] == [(1, Cut(0, 1)), (2, Cut(1, 2))]
     assert edited.ledger(tokens) == book.ledger(tokens)  # the way back
-    forgotten = edited.forget(tokens, after)
+    assert edited.forget(tokens, [after, tokens]) == edited  # a fork stays
+    forgotten = edited.forget(tokens, [after])
     assert [(span.id, span.cut) for span in forgotten.ledger(tokens).spans] == [(1, Cut(0, 1))]  # what both begin with
     assert forgotten.ledger(after) == edited.ledger(after)
     assert forgotten.ledger(tokens).last_id == 2
@@ -164,7 +165,7 @@ def test_what_a_home_keeps_is_private_and_comes_back(tmp_path: Path) -> None:
     assert files
     assert all(path.stat().st_mode & 0o077 == 0 for path in files)
     folder.keep_verdicts([Verdict(digest_of([1, 2]), "texts:1", True, "")])
-    folder.forget(OLD, [[1, 2]])
+    folder.forget([OLD], [[1, 2]])
     assert list(folder.edits(NEW)) == []
     assert folder.verdicts().verdicts == ()
 
