@@ -92,6 +92,8 @@ def publish_for_all(session: Session, ref: str, wish: Wish, car: Path | None, ku
                 session.index.publish(cid, ())  # the root is one to begin with as well
             else:
                 publish_car(session.store, leaving, car, progress)
+        if receipt is not None:
+            session.index.keep_receipt(receipt.root, receipt.producer, receipt.cid())
         _move_name(session, ref, recorded, plan)
     if rpc is not None:
         urls = [f"ipfs://{leaving.root}"]

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from ..cybergraph.chain import receipts_among
 from ..cybergraph.errors import Untrusted
 from ..cybergraph.nodes import Model
 from .context import Session
@@ -59,9 +58,5 @@ def sign(session: Session, plan: "PublishPlan", signer: "Identity", name: str | 
 
 def _last_receipt(session: Session, roots: "Sequence[Cid]", producer: bytes) -> "Cid | None":
     """Give the newest published receipt of one producer for some earlier roots, the oldest of which comes first."""
-    receipts = {
-        receipt.root: receipt.cid()
-        for receipt in receipts_among(session.store, session.index.published())
-        if receipt.producer == producer
-    }
-    return next((receipts[root] for root in reversed(roots) if root in receipts), None)
+    known = (session.index.receipt_of(root, producer) for root in reversed(roots))
+    return next((receipt for receipt in known if receipt is not None), None)

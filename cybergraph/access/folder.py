@@ -13,7 +13,7 @@ from ..errors import AccessDenied, AuthFailed, Corrupt, MalformedNode, Refused
 from ..limits import MAX_NODE_BYTES
 from ..nodes import Grant
 from ..private import PRIVATE_FILE, changing, make_private_folder, open_regular, write_private
-from .lineage import EarlierLineage, Lineage
+from .lineage import Lineage
 from .visibility import NO_MARKS, Marks
 
 _GIVEN, _GRANTS, _GIVING, _SEEN, _MARKS = "given", "grants", "giving", "seen", "marks"
@@ -183,7 +183,7 @@ class AccessFolder:
     def _read(self, path: Path, name: str | None = None) -> Lineage:
         try:
             with open_regular(path) as file:
-                lineage = _decoded(file.read(MAX_NODE_BYTES + 1))
+                lineage = Lineage.decode(file.read(MAX_NODE_BYTES + 1))
             if _file_name(lineage.name) != path.name:
                 raise MalformedNode("it is about another conversation", field="name")
         except Corrupt as error:
@@ -208,16 +208,6 @@ class AccessFolder:
                 hint=f"move {path} away to begin anew; an earlier epoch is then no longer noticed",
             )
         return int.from_bytes(row[:_EPOCH_BYTES], "big"), row[_EPOCH_BYTES:]
-
-
-def _decoded(data: bytes) -> Lineage:
-    try:
-        return Lineage.decode(data)
-    except MalformedNode as error:
-        try:
-            return EarlierLineage.decode(data).brought_up()
-        except Corrupt:
-            raise error from None
 
 
 def _file_name(name: str) -> str:

@@ -229,32 +229,3 @@ class Lineage(Node):
 
     def __repr__(self) -> str:
         return f"Lineage({self.name!r}, epoch {self.epoch}, {len(self.readers)} readers)"
-
-
-@dataclass(frozen=True, slots=True)
-class EarlierLineage(Node):
-    """A lineage as earlier checkouts kept it."""
-
-    name: Annotated[str, Text(MAX_TITLE_BYTES)]
-    lineage: Annotated[bytes, Bytes(LINEAGE_BYTES)]
-    issuer: Annotated[bytes, Bytes(32)]
-    epoch: Annotated[int, Uint(MAX_EPOCH, least=1)]
-    key: Annotated[bytes, Bytes(KEY_BYTES)]
-    started: Annotated[str, Moment(32)]
-    alg: Annotated[int, Uint(255, least=1)]
-    kem: Annotated[Kem, Text(choices=("x25519", "mlkem768-x25519"))]
-    readers: Annotated[tuple[Reader, ...], Listing(Nested(Reader), MAX_WRAPS)]
-    sealed: Annotated[Cid | None, Maybe(CidBytes())]
-    grant: Annotated[Cid | None, Maybe(CidBytes())]
-
-    TYPE: ClassVar = "cyberkv/lineage"
-
-    def brought_up(self) -> Lineage:
-        """Give it as it is kept now. What was published is known by its address alone: it has to be published anew."""
-        return Lineage(
-            self.name, self.lineage, self.issuer, self.epoch, self.key, self.started, self.alg, self.kem, self.readers,
-            earlier=() if self.sealed is None else (self.sealed,),
-        )  # fmt: skip
-
-    def __repr__(self) -> str:
-        return f"EarlierLineage({self.name!r}, epoch {self.epoch}, {len(self.readers)} readers)"

@@ -48,8 +48,8 @@ class Index(BlockTables, MarkTables):
     def rebuild(self, store: Store) -> Rebuilt:
         """Clear what is derived and compute it again from every node of `store`, in one transaction.
 
-        Domains already known are kept, others become `UNKNOWN_DOMAIN`. In an index that held nothing, names come
-        back from the titles of whole conversations, the newest `created` as head.
+        Domains already known are kept, others become `UNKNOWN_DOMAIN`; names agree with their logs again. In an index
+        that held nothing, names come back from the titles of whole conversations, the newest `created` as head.
         """
         return rebuild(self, self._database, store, self._secret)
 

@@ -7,11 +7,12 @@ divergences  keyed prefix, prev and domain -> the blocks that should have been o
 
 A keyed prefix is a prefix key under the secret of the index: the tables cannot be asked without that.
 
-Beside them, among what cannot be computed: keyed prefix -> a block that was given up by an edit, until it is computed
-again or deleted.
+Beside them, among what cannot be computed: keyed prefix and block, of one that was given up by an edit, until it is
+computed again or deleted.
 """
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Final
 
 from ..cid import CID_BYTES, Cid
@@ -20,6 +21,8 @@ from ..errors import Corrupt
 from ..prefix import KeyedPrefix, PrefixKey, keyed
 from ..store.base import Finding
 from .records import (
+    GIVEN_UP,
+    NOTES,
     UNKNOWN_DOMAIN,
     Divergence,
     Filed,
@@ -28,6 +31,7 @@ from .records import (
     encode_domain,
     pack_found,
     pack_prev,
+    text_of,
     unpack_cids,
     unpack_found,
     unpack_prev,
@@ -37,8 +41,6 @@ from .signers import SIGNED, signed_domain, signer_of, usable
 DERIVED_TABLES: Final = {"found": False, "blocks": False, "next": True, "divergences": False}
 _KEY_BYTES: Final = 32
 _UNKNOWN: Final = UNKNOWN_DOMAIN.encode()
-_GIVEN_UP: Final = b"given-up "
-"""Begins the keys of notes in the table `meta`, which an index of any version has."""
 
 
 class BlockTables:
@@ -59,7 +61,7 @@ class BlockTables:
     @property
     def trusted(self) -> frozenset[bytes]:
         """The keys whose blocks answer lookups."""
-        signers = (signer_of(domain.decode()) for domain in self._trusted)
+        signers = (signer_of(text_of(domain)) for domain in self._trusted)
         return frozenset(signer for signer in signers if signer is not None)
 
     def filed_as(self, prefix: PrefixKey) -> KeyedPrefix:
@@ -84,7 +86,7 @@ class BlockTables:
         """Add one block within a transaction."""
         tables, domain, prev = self._database, encode_domain(entry.domain), pack_prev(entry.prev)
         key, known = self.filed_as(entry.prefix), txn.get(entry.block, db=tables["blocks"])
-        txn.delete(_GIVEN_UP + key, db=tables["meta"])
+        txn.delete(GIVEN_UP + key + entry.block, db=tables["meta"])
         if known is not None and known[:_KEY_BYTES] != key:
             raise Corrupt(
                 f"block {entry.block} is indexed under another prefix key",
@@ -110,7 +112,7 @@ class BlockTables:
         return Divergence(key, entry.domain, entry.prev, unpack_cids(b"".join(blocks)))
 
     def remove_blocks(self, cids: Iterable[Cid]) -> int:
-        """Forget blocks (a recorded divergence stays), and that they were given up. Returns how many were known."""
+        """Forget blocks (a recorded divergence stays), and what is noted of them. Returns how many were known."""
         gone = set(cids)
 
         def work(txn: Transaction) -> int:
@@ -123,7 +125,7 @@ class BlockTables:
     def give_up(self, cids: Iterable[Cid]) -> int:
         """Forget blocks because of an edit, and note so under their keyed prefixes. Returns how many were known.
 
-        A note ends when such a text is computed and filed again, or its block is removed. A rebuild keeps to it.
+        A note ends when its block is filed again, or removed. A rebuild keeps to it.
         """
         rows = list(cids)
 
@@ -131,27 +133,28 @@ class BlockTables:
             keys = [(self._remove(txn, cid), cid) for cid in rows]
             for key, cid in keys:
                 if key is not None:
-                    txn.put(_GIVEN_UP + key, cid, db=self._database["meta"])
+                    txn.put(GIVEN_UP + key + cid, cid, db=self._database["meta"])
             return sum(key is not None for key, _ in keys)
 
         return self._database.write(work)
 
     def given_up(self, prefix: PrefixKey) -> Cid | None:
-        """Give the block of a text that was given up and not computed since."""
-        with self._database.read() as txn:
-            return self.noted(txn, prefix)
+        """Give a block of a text that was given up and not filed since; the first by CID, where there are several."""
+        with self._database.read() as txn, txn.cursor(self._database["meta"]) as cursor:
+            start = GIVEN_UP + self.filed_as(prefix)
+            return Cid(cursor.value()) if cursor.set_range(start) and cursor.key().startswith(start) else None
 
-    def noted(self, txn: Transaction, prefix: PrefixKey) -> Cid | None:
-        """Do the work of `given_up` within a transaction."""
-        row = txn.get(_GIVEN_UP + self.filed_as(prefix), db=self._database["meta"])
-        return None if row is None else Cid(row)
+    def is_given_up(self, txn: Transaction, prefix: PrefixKey, block: Cid) -> bool:
+        """Say, within a transaction, whether a block was given up and not filed since."""
+        return txn.get(GIVEN_UP + self.filed_as(prefix) + block, db=self._database["meta"]) is not None
 
     def _notes(self, txn: Transaction) -> Iterator[tuple[bytes, Cid]]:
         with txn.cursor(self._database["meta"]) as cursor:
-            found = cursor.set_range(_GIVEN_UP)
-            while found and cursor.key().startswith(_GIVEN_UP):
-                yield cursor.key(), Cid(cursor.value())
-                found = cursor.next()
+            for kind in NOTES:
+                found = cursor.set_range(kind)
+                while found and cursor.key().startswith(kind):
+                    yield cursor.key(), Cid(cursor.value())
+                    found = cursor.next()
 
     def _remove(self, txn: Transaction, cid: Cid) -> bytes | None:
         """Forget one block, and give the keyed prefix that it was filed under."""
@@ -237,7 +240,7 @@ class BlockTables:
         """List every divergence seen since the index was made or rebuilt."""
         return [
             Divergence(
-                KeyedPrefix(key[:_KEY_BYTES]), key[_KEY_BYTES + CID_BYTES :].decode(),
+                KeyedPrefix(key[:_KEY_BYTES]), text_of(key[_KEY_BYTES + CID_BYTES :]),
                 unpack_prev(key[_KEY_BYTES : _KEY_BYTES + CID_BYTES]), unpack_cids(row),
             )
             for key, row in self._database.items("divergences")
@@ -251,7 +254,16 @@ class BlockTables:
                     known = txn.get(block, db=self._database["blocks"])
                 if known is not None:
                     model = Cid(known[_KEY_BYTES:])
-                    yield Filed(KeyedPrefix(key), Cid(block), unpack_prev(prev), model, owner.decode())
+                    yield Filed(KeyedPrefix(key), Cid(block), unpack_prev(prev), model, text_of(owner))
+
+    def known_domains(self) -> dict[Cid, list[str]]:
+        """List who computed or signed each block, as far as it can still be read."""
+        domains: dict[Cid, list[str]] = {}
+        for _, row in self._database.items("found"):
+            with suppress(Corrupt):
+                for block, _, owner in unpack_found(row):
+                    domains.setdefault(Cid(block), []).append(text_of(owner))
+        return domains
 
     def check(self) -> Iterator[Finding]:
         """Report tables that disagree: each answer has its block and its edge, and each edge its answer."""
@@ -273,7 +285,7 @@ class BlockTables:
 
 
 def _answers(row: bytes) -> list[Found]:
-    return [Found(Cid(block), owner.decode(), unpack_prev(prev)) for block, prev, owner in unpack_found(row)]
+    return [Found(Cid(block), text_of(owner), unpack_prev(prev)) for block, prev, owner in unpack_found(row)]
 
 
 def _edge(model: bytes, source: Cid | None) -> bytes:

@@ -8,6 +8,8 @@ They cannot be derived from blocks, but nothing else depends on them.
     published  root -> nothing
     pins       CID -> created
     sources    root -> where it was fetched from, a line each
+
+In the table `meta`, root and signer -> the last receipt of theirs that was published for it, until that is deleted.
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,8 +17,9 @@ from typing import Final, NamedTuple
 
 from ..cid import CID_BYTES, CID_PREFIXES, TEXT_CHARS, Cid
 from ..database import Database, Transaction
-from ..errors import BadReference, NameNotFound, Refused
+from ..errors import BadReference, Corrupt, NameNotFound, Refused
 from ..store.base import Finding
+from .records import RECEIPT, text_of
 
 MARK_TABLES: Final = {
     "heads": False, "log": False, "public": False, "published": False, "pins": False, "sources": False,
@@ -103,24 +106,49 @@ class MarkTables:
 
     def check_names(self) -> Iterator[Finding]:
         """Report names whose newest root is not the last of their log."""
-        last = {key[: -1 - _NUMBER_BYTES]: (key[-_NUMBER_BYTES:], row) for key, row in self._database.items("log")}
+        rows = [(_split(key), row) for key, row in self._database.items("log")]
+        last = {name: (number, row) for (name, number), row in rows}
         for key, row in self._database.items("heads"):
             if last.pop(key, (b"", b"")) != (row[:_NUMBER_BYTES], row[_NUMBER_BYTES:]):
-                yield Finding(None, "index", f"the name {key.decode()!r} and its log disagree")
+                yield Finding(None, "index", f"the name {text_of(key)!r} and its log disagree")
         for key in last:
-            yield Finding(None, "index", f"the name {key.decode()!r} is gone, its log is here")
+            yield Finding(None, "index", f"the name {text_of(key)!r} is gone, its log is here")
+
+    def mend_names(self, txn: Transaction) -> None:
+        """Within a transaction, let names and logs agree again: the last root that can be read in either is the head.
+
+        Rows that cannot be read go.
+        """
+        last: dict[bytes, bytes] = {}
+        for table in ("heads", "log"):  # in a log the newest comes last
+            with txn.cursor(self._database[table]) as cursor:
+                for key, row in list(cursor):
+                    name, number = (key, row[:_NUMBER_BYTES]) if table == "heads" else _split(key)
+                    value = row[_NUMBER_BYTES:] if table == "heads" else row
+                    if _is_root(value):
+                        last[name] = max(last.get(name, b""), number + value, key=lambda each: each[:_NUMBER_BYTES])
+                    elif row or table == "log":  # the row of a dropped name is empty
+                        txn.delete(key, db=self._database[table])
+        for name, row in last.items():
+            txn.put(name, row, db=self._database["heads"])
+            txn.put(name + b"\0" + row[:_NUMBER_BYTES], row[_NUMBER_BYTES:], db=self._database["log"])
 
     def roots(self) -> list[Cid]:
         """List every root that a name or its log holds, and what was published or pinned, ordered by CID."""
         logged = {Cid(row[:CID_BYTES]) for _, row in self._database.items("log")}
         return sorted(logged.union(self.published(), self.pins()))
 
-    def drop(self, name: str) -> None:
-        """Forget a name and its log; the blocks stay.
+    def drop(self, name: str, *, head: Cid | None = None) -> None:
+        """Forget a name and its log, with `head` only where it ends there; the blocks stay.
 
-        A rebuild does not bring it back. Raises `NameNotFound`.
+        A rebuild does not bring it back. Raises `NameNotFound`, and as `begin_anew`.
         """
-        self._database.write(lambda txn: self._drop(txn, name))
+
+        def work(txn: Transaction) -> None:
+            self._require_head(txn, name, head)
+            self._drop(txn, name)
+
+        self._database.write(work)
 
     def begin_anew(self, name: str, head: Cid, root: Cid, created: str) -> None:
         """Forget the log of a name that ends at `head`, and make `root` the first and only one of it.
@@ -130,17 +158,19 @@ class MarkTables:
         key = encode_name(name)
 
         def work(txn: Transaction) -> None:
-            row = txn.get(key, default=b"", db=self._database["heads"])
-            if (got := _root_of(row)) not in (head, None):
-                raise Refused(
-                    f"{name} has moved on meanwhile: it ends at {got}, and ended at {head}",
-                    hint="the same command again takes it all", name=name, field="head", expected=str(head),
-                    got=str(got),
-                )  # fmt: skip
+            self._require_head(txn, name, head)
             self._drop(txn, name)
             self.append(txn, key, root, created)
 
         self._database.write(work)
+
+    def _require_head(self, txn: Transaction, name: str, head: Cid | None) -> None:
+        got = _root_of(txn.get(encode_name(name), default=b"", db=self._database["heads"]))
+        if None not in (got, head) and got != head:
+            raise Refused(
+                f"{name} has moved on meanwhile: it ends at {got}, and ended at {head}",
+                hint="the same command again takes it all", name=name, field="head", expected=str(head), got=str(got),
+            )  # fmt: skip
 
     def _drop(self, txn: Transaction, name: str) -> None:
         key = encode_name(name)
@@ -183,6 +213,16 @@ class MarkTables:
         """List the published roots, ordered by CID."""
         return [Cid(key) for key, _ in self._database.items("published")]
 
+    def keep_receipt(self, root: Cid, signer: bytes, receipt: Cid) -> None:
+        """Note the receipt that was published for a root, in whatever way, by the Ed25519 key that signed it."""
+        self._database.write(lambda txn: txn.put(RECEIPT + root + signer, receipt, db=self._database["meta"]))
+
+    def receipt_of(self, root: Cid, signer: bytes) -> Cid | None:
+        """Give the last receipt by a signer that was published here for a root, None where there is none."""
+        with self._database.read() as txn:
+            row = txn.get(RECEIPT + root + signer, db=self._database["meta"])
+        return None if row is None else Cid(row)
+
     def pin(self, cid: Cid, created: str) -> bool:
         """Keep a node and all it needs, and say whether that is new."""
         return bool(
@@ -195,14 +235,14 @@ class MarkTables:
 
     def pins(self) -> dict[Cid, str]:
         """List what is pinned, ordered by CID, with the time of each pin as it was given."""
-        return {Cid(key): row.decode() for key, row in self._database.items("pins")}
+        return {Cid(key): text_of(row) for key, row in self._database.items("pins")}
 
     def add_sources(self, root: Cid, sources: Iterable[str]) -> None:
         """Note where a conversation was fetched from, the newest first: there it can be fetched again."""
         named = list(sources)
 
         def work(txn: Transaction) -> None:
-            row = txn.get(root, default=b"", db=self._database["sources"]).decode().splitlines()
+            row = text_of(txn.get(root, default=b"", db=self._database["sources"])).splitlines()
             lines = list(dict.fromkeys([*named, *row]))[:MAX_SOURCES]
             txn.put(root, "\n".join(lines).encode(), db=self._database["sources"])
 
@@ -211,7 +251,7 @@ class MarkTables:
 
     def sources(self) -> dict[Cid, list[str]]:
         """List every root that was fetched with where it came from, the newest first."""
-        return {Cid(key): row.decode().splitlines() for key, row in self._database.items("sources")}
+        return {Cid(key): text_of(row).splitlines() for key, row in self._database.items("sources")}
 
 
 def encode_name(name: str) -> bytes:
@@ -233,7 +273,19 @@ def encode_name(name: str) -> bytes:
 
 
 def _head(key: bytes, row: bytes) -> Head:
-    return Head(key.decode(), Cid(row[:CID_BYTES]), row[CID_BYTES:].decode())
+    return Head(text_of(key), Cid(row[:CID_BYTES]), text_of(row[CID_BYTES:]))
+
+
+def _split(key: bytes) -> tuple[bytes, bytes]:
+    """Take the key of a log apart: name and number."""
+    return key[: -1 - _NUMBER_BYTES], key[-_NUMBER_BYTES:]
+
+
+def _is_root(value: bytes) -> bool:
+    try:
+        return bool(Cid(value[:CID_BYTES]))
+    except Corrupt:
+        return False
 
 
 def _root_of(row: bytes) -> Cid | None:

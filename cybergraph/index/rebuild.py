@@ -45,9 +45,8 @@ def rebuild(index: "Index", database: Database, store: Store, secret: bytes | No
 
     def work(txn: Transaction) -> Rebuilt:
         was_lost = not any(txn.stat(database[table])["entries"] for table in (*DERIVED_TABLES, *MARK_TABLES))
-        domains: dict[Cid, list[str]] = {}
-        for entry in index.entries():
-            domains.setdefault(entry.block, []).append(entry.domain)
+        domains = index.known_domains()
+        index.mend_names(txn)
         for table in DERIVED_TABLES:
             txn.drop(database[table], delete=False)
         if secret is not None:
@@ -61,7 +60,7 @@ def rebuild(index: "Index", database: Database, store: Store, secret: bytes | No
             if (prefix := survey.prefix_key_of(store, cid)) is None:
                 detached.append(cid)
                 continue
-            if index.noted(txn, prefix) == cid:  # given up by an edit
+            if index.is_given_up(txn, prefix, cid):  # by an edit
                 continue
             for domain in domains.get(cid, [UNKNOWN_DOMAIN]):
                 index.add(txn, IndexEntry(prefix, cid, prev, model, domain))

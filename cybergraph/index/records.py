@@ -4,12 +4,16 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from ..cid import CID_BYTES, Cid
-from ..errors import LimitExceeded
+from ..errors import Corrupt, LimitExceeded
 from ..prefix import KeyedPrefix, PrefixKey
 
 UNKNOWN_DOMAIN: Final = "unknown"
 """Domain of a block whose maker is not known, such as one found by a rebuild."""
 MAX_DOMAIN_BYTES: Final = 128
+GIVEN_UP: Final = b"given-up "
+RECEIPT: Final = b"receipt "
+NOTES: Final = (GIVEN_UP, RECEIPT)
+"""Begin the keys of notes in the table `meta`, which an index of any version has. Each is about one CID, its value."""
 NO_PREV: Final = bytes(CID_BYTES)
 """Stands for the block before the first one. No CID is all zeros."""
 
@@ -54,6 +58,11 @@ class Divergence(NamedTuple):
     """Two or more, in the order they were added."""
 
 
+def text_of(data: bytes) -> str:
+    """Read a text of the index. What is no UTF-8 is damage, which must not keep the rest from being read."""
+    return data.decode(errors="replace")
+
+
 def encode_domain(domain: str) -> bytes:
     """Encode a domain name. Raises `LimitExceeded`."""
     data = domain.encode()
@@ -68,11 +77,13 @@ def pack_found(block: bytes, prev: bytes, domain: bytes) -> bytes:
 
 
 def unpack_found(row: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
-    """Read the answers packed one after the other: (block, prev or zeros, domain)."""
+    """Read the answers packed one after the other: (block, prev or zeros, domain). Raises `Corrupt`."""
     at, size = 0, len(row)
     while at < size:
         domain_at = at + 2 * CID_BYTES + 1
-        end = domain_at + row[domain_at - 1]
+        end = domain_at + row[domain_at - 1] if domain_at <= size else domain_at
+        if end > size:
+            raise Corrupt("a row of the index is damaged", hint="run `cyberkv index rebuild`", table="found")
         yield row[at : at + CID_BYTES], row[at + CID_BYTES : domain_at - 1], row[domain_at:end]
         at = end
 

@@ -25,7 +25,7 @@ from ..errors import (
     PeerUnreachable,
     TruncatedCar,
 )
-from ..peers.base import Peer
+from ..peers.base import Peer, not_held
 from ..staging import Staging
 from .source import SLOW_S, Came, Ended, Source, SourceReport, Unit, Wanting
 
@@ -193,7 +193,13 @@ class Sources:
             if unit.graph and cid.codec != "raw":
                 for early, its_data in unit.early.pop(unit.want.belongs):
                     self._take(source, unit, early, its_data)
-        elif unit.graph:
+        elif not unit.graph:
+            unit.repeats += 1
+            if unit.repeats > len(unit.cids):  # some may have come from another peer meanwhile, and each comes once
+                again = PeerMisbehaved(f"{source.peer.name} sends {cid} again and again", peer=source.peer.name)
+                self._failed_unit(source, unit, cid, again)
+                source.give_up()
+        else:
             unit.repeats += 1
             others = any(each.live for each in self._sources if each is not source)
             if unit.repeats > (MET_REPEATS if others else MOST_REPEATS):
@@ -211,6 +217,10 @@ class Sources:
                     f"{source.peer.name} ends the stream of {unit.cids[0]} before it is complete", peer=source.peer.name
                 )
                 self._failed_unit(source, unit, unit.cids[0], short)
+            elif left := [
+                cid for cid in unit.want.awaited() if not unit.graph and unit.asks_for(cid)
+            ]:  # else it was asked for ever
+                self._failed_unit(source, unit, left[0], not_held(source.peer.name, left))
         elif isinstance(error, CyberKVError):
             self._failed_unit(source, unit, unit.cids[0], error)
         else:

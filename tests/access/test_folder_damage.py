@@ -9,12 +9,11 @@ import pytest
 
 from cyberkv.cybergraph import dagcbor
 from cyberkv.cybergraph.access.folder import AccessFolder
-from cyberkv.cybergraph.access.lineage import EarlierLineage, Lineage
+from cyberkv.cybergraph.access.lineage import Lineage
 from cyberkv.cybergraph.access.visibility import Mark, Marks
 from cyberkv.cybergraph.dagcbor import Value, decode
 from cyberkv.cybergraph.errors import Corrupt, UnsupportedFormat
-from tests.access.sealed import KEY
-from tests.access.test_negative_keys import LINEAGE_OF_ALL, NODE, grant
+from tests.access.test_negative_keys import LINEAGE_OF_ALL, grant
 
 
 def places(value: Value, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
@@ -81,21 +80,6 @@ def test_a_lineage_in_the_place_of_another_is_damage(tmp_path: Path) -> None:
     for attempt in (lambda: [folder.lineage(name) for name in ("talk", "other")], lambda: list(folder.lineages())):
         with pytest.raises(Corrupt):
             attempt()
-
-
-def test_a_lineage_of_an_earlier_checkout_is_brought_up(tmp_path: Path) -> None:
-    folder = AccessFolder(tmp_path / "access")
-    folder.keep(LINEAGE_OF_ALL)
-    old = EarlierLineage(*(getattr(LINEAGE_OF_ALL, name) for name in list(EarlierLineage.KINDS)[:-2]), NODE, NODE)
-    [path] = (tmp_path / "access" / "given").iterdir()
-    path.write_bytes(old.encode())
-    found = folder.lineage("talk")
-    assert found is not None
-    assert (found.key, found.readers, found.roots) == (LINEAGE_OF_ALL.key, LINEAGE_OF_ALL.readers, (NODE,))
-    assert not found.is_published
-    assert str(KEY.reveal()) not in repr(old)
-    folder.keep(found)
-    assert folder.lineage("talk") == found
 
 
 @pytest.mark.parametrize("spoil", [lambda data: data[:-1], lambda data: data[:9] + b"\xff" + data[10:], lambda _: b""])

@@ -305,16 +305,6 @@ def test_the_issuer_of_a_grant_is_its_signer_and_a_link_is_trust(
     assert goes_on(friend)["tokens_reused"] == 85
 
 
-def test_receipts_of_one_conversation_name_the_one_before(story: Command) -> None:
-    story("key", "new")
-    first = story.json("publish", "story", "--public", "--yes")
-    story("prefill", "-", "--from", "story", stdin=MORE)
-    second = story.json("publish", "story", "--public", "--yes")
-    assert first["root"] != second["root"]
-    assert story.json("show", second["receipt"])["node"]["prev"] == first["receipt"]
-    assert story.json("show", first["receipt"])["node"]["prev"] is None
-
-
 def test_a_receipt_stays_as_long_as_what_it_signs(
     story: Command, elsewhere: Command, car: Path, signed: dict[str, Any]
 ) -> None:

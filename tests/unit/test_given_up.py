@@ -50,6 +50,29 @@ def test_a_rebuild_does_not_bring_back_what_was_given_up(index: Index, memory_st
     assert {each.block for each in index.entries()} == {*blocks}  # the control
 
 
+def test_each_of_several_answers_to_one_text_is_noted(index: Index, memory_store: MemoryStore) -> None:
+    model = memory_store.put_node(make_model())
+    blocks = make_blocks(memory_store, model, TOKENS[: 2 * BLOCK_SIZE])
+    rivals = make_blocks(memory_store, model, TOKENS[: 2 * BLOCK_SIZE], flavour="rival")
+    assert not {*blocks} & {*rivals}
+    index.add_blocks([*entries(model, TOKENS, blocks), *entries(model, TOKENS, rivals, domain="other")])
+    key = list(prefix_keys(model, TOKENS, BLOCK_SIZE))[1]
+
+    def second() -> set[Cid]:
+        return {each.block for each in index.lookup(key)}
+
+    for given_up in ({blocks[1], rivals[1]}, {blocks[1]}, {rivals[1]}):
+        index.give_up(given_up)
+        assert second() == {blocks[1], rivals[1]} - given_up
+        index.rebuild(memory_store)
+        assert second() == {blocks[1], rivals[1]} - given_up
+        assert index.given_up(key) in given_up
+        index.remove_blocks(given_up)  # the control: without a note it comes back
+        index.rebuild(memory_store)
+        assert second() == {blocks[1], rivals[1]}
+        assert index.given_up(key) is None
+
+
 def test_a_note_tells_nothing_without_the_secret(home: Path) -> None:
     with Index(home / "index") as index:
         index.add_blocks([entry(0, "a", None)])

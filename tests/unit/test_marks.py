@@ -1,18 +1,82 @@
 """Names, their logs, and what was published."""
 
+from contextlib import suppress
+
 import pytest
 
 from cyberkv.cybergraph.cid import Cid
-from cyberkv.cybergraph.errors import BadReference, NameNotFound, Refused
+from cyberkv.cybergraph.database import Transaction
+from cyberkv.cybergraph.errors import BadReference, Corrupt, NameNotFound, Refused
 from cyberkv.cybergraph.index import Head, Index
 from cyberkv.cybergraph.index.marks import MAX_SOURCES
-from tests.contracts.synthetic import make_model
+from cyberkv.cybergraph.prefix import prefix_keys
+from cyberkv.cybergraph.store import MemoryStore
+from tests.contracts.synthetic import BLOCK_SIZE, entries, make_blocks, make_model
 
 MODEL = make_model().cid()
 
 
 def node_cid(name: str) -> Cid:
     return Cid.of(name.encode(), "dag-cbor", "sha2-256")
+
+
+def test_receipts_are_noted_by_root_and_signer_until_they_are_deleted(index: Index) -> None:
+    root, other, first, second = map(node_cid, ("root", "other", "first", "second"))
+    index.keep_receipt(root, b"s" * 32, first)
+    assert index.receipt_of(root, b"s" * 32) == first
+    assert (index.receipt_of(root, b"t" * 32), index.receipt_of(other, b"s" * 32)) == (None, None)
+    index.keep_receipt(root, b"s" * 32, second)
+    index.keep_receipt(root, b"t" * 32, first)
+    assert index.receipt_of(root, b"s" * 32) == second
+    assert index.remove_blocks([second]) == 0
+    assert (index.receipt_of(root, b"s" * 32), index.receipt_of(root, b"t" * 32)) == (None, first)
+    assert list(index.check()) == []
+
+
+@pytest.mark.parametrize("table", ["heads", "log"])
+@pytest.mark.parametrize("damaged", [b"", b"cut", b"x" * 70], ids=["empty", "cut", "junk"])
+def test_a_rebuild_lets_a_name_and_its_log_agree_again(
+    table: str, damaged: bytes, index: Index, memory_store: MemoryStore
+) -> None:
+    roots = [node_cid(f"root {number}") for number in range(2)]
+    for root in roots:
+        index.set_head("talk", root, "")
+    index.set_head("other", roots[0], "")
+    index.set_head("gone", roots[0], "")
+    index.drop("gone")
+
+    def spoil(txn: Transaction) -> None:
+        rows = index._database[table]
+        with txn.cursor(rows) as cursor:
+            keys = [key for key, _ in cursor if key.startswith(b"talk")]
+        txn.put(keys[-1], damaged, db=rows)
+
+    index._database.write(spoil)
+    with suppress(Corrupt):
+        assert list(index.check_names())
+    index.rebuild(memory_store)
+    assert list(index.check_names()) == []
+    assert [(each.name, each.root) for each in index.heads()] == [("other", roots[0]), ("talk", roots[1])]
+    assert index.log("talk")[-1].root == roots[1]
+
+
+@pytest.mark.parametrize("damaged", [b"\x00", b"x" * 100, b"\xff" * 80])
+def test_a_damaged_row_of_answers_is_said_and_a_rebuild_mends_it(
+    damaged: bytes, index: Index, memory_store: MemoryStore
+) -> None:
+    model = memory_store.put_node(make_model())
+    tokens = list(range(3 * BLOCK_SIZE))
+    blocks = make_blocks(memory_store, model, tokens)
+    index.add_blocks(entries(model, tokens, blocks, domain="own"))
+    keys = list(prefix_keys(model, tokens, BLOCK_SIZE))
+    index._database.write(lambda txn: txn.put(index.filed_as(keys[1]), damaged, db=index._database["found"]))
+    for attempt in (lambda: index.lookup(keys[1]), lambda: list(index.check()), lambda: list(index.entries())):
+        with pytest.raises(Corrupt):
+            attempt()
+    index.rebuild(memory_store)
+    assert list(index.check()) == []
+    assert index.lookup_chain(keys, "own") == blocks[:1]  # of the one that was damaged nobody knows who computed it
+    assert [each.domain for each in index.entries()].count("own") == 2
 
 
 def test_names_move_and_keep_a_log(index: Index) -> None:
