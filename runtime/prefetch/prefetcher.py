@@ -16,7 +16,6 @@ from types import TracebackType
 from typing import Self
 
 from ...cybergraph.cid import Cid
-from ...cybergraph.errors import CyberKVError
 from ...cybergraph.verdict import Tier
 from ..tiers import Residency
 from .plan import Head, Want, plan
@@ -203,15 +202,16 @@ class Prefetcher:
     def _run(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._closed or self._wants())
+                while not (wants := self._wants()) and not self._closed:
+                    self._changed.wait()
                 if self._closed:
                     return
-                want = self._wants()[0]
+                want = wants[0]  # asked again, the list may be another: blocks move without this lock
                 head = self._heads[want.head]
                 prev = head.blocks[want.index - 1] if want.index else self._prevs[want.head]
             try:
                 came = self._residency.warm(want.cid, prev)
-            except (CyberKVError, MemoryError):
+            except Exception:  # whoever reads the block hears of it; this thread is there for the others
                 came = False
             with self._changed:
                 if came:

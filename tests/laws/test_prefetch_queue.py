@@ -205,6 +205,32 @@ def test_the_budget_is_never_passed_and_room_comes_by_reading() -> None:
         assert idle.tally.brought_bytes == 0
 
 
+def test_a_block_that_moves_between_two_looks_does_not_end_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    home = Home(3)
+    residency = home.residency(3, host_bytes=6 * BLOCK_BYTES)
+    tier_of, looks = residency.shelf.tier_of, iter([None, None, Tier.L0, Tier.L0])
+    monkeypatch.setattr(residency.shelf, "tier_of", lambda cid: next(looks, tier_of(cid)))
+    with Prefetcher(residency) as prefetcher, prefetcher.walk(home.blocks[:1]):
+        settle(lambda: prefetcher.tally.waiting == 1)
+        assert len(walking()) == 1
+
+
+def test_an_error_of_one_block_does_not_end_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    home = Home(3)
+    residency = home.residency(3, host_bytes=6 * BLOCK_BYTES)
+    warm = residency.warm
+
+    def broken(cid: Cid, prev: Cid | None) -> bool:
+        if cid == home.blocks[0]:
+            raise RuntimeError("nobody foresaw it")
+        return warm(cid, prev)
+
+    monkeypatch.setattr(residency, "warm", broken)
+    with Prefetcher(residency) as prefetcher, prefetcher.walk(home.blocks):
+        settle(lambda: prefetcher.tally.waiting == 2)
+        assert [residency.tier_of(cid) for cid in home.blocks] == [None, Tier.L1, Tier.L1]
+
+
 def test_a_block_under_way_is_waited_for_and_loaded_once() -> None:
     home = Home(3)
     remote, under_way, go_on = Remote(Home(3).store), Event(), Event()

@@ -1,6 +1,6 @@
 """Going on from a conversation while it comes: bit-equal to the ordinary way, whatever happens on the way."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import count
 from threading import Event
@@ -12,14 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cyberkv.cybergraph.chain import missing
-from cyberkv.cybergraph.cid import Cid
+from cyberkv.cybergraph.cid import Buffer, Cid
 from cyberkv.cybergraph.errors import IdentityMismatch, OutOfRange, PeerUnreachable, TierFull
+from cyberkv.cybergraph.staging import Room
 from cyberkv.cybergraph.transfer import fetch
 from cyberkv.cybergraph.verdict import Tier, Verdict
 from cyberkv.runtime.live import Live
 from cyberkv.runtime.models.registry import LoadedModel
 from cyberkv.runtime.prefetch import Arrival, append_arriving
-from tests.numerics.arriving import BLOCKS, GROUPS, MORE, World
+from tests.numerics.arriving import BLOCKS, GROUPS, MORE, Remote, World
 
 
 @pytest.fixture(scope="module")
@@ -181,6 +182,38 @@ def test_what_is_kept_ends_at_the_first_block_that_lacks_something(
     live = world.go_on(world.home(), peer)
     assert live.counts.tokens_reused == 16 * min((block for block, _ in lacking), default=BLOCKS)
     assert bool(live.counts.misses) == bool(lacking)
+    world.check(live)
+
+
+NOT_ASKED_FOR = Cid.of(b"", "raw", "blake3")
+LIES: dict[str, Callable[[Cid, bytes, Remote], Iterator[tuple[Cid, bytes]]]] = {
+    "cut": lambda cid, data, _: iter([(cid, data[:-1])]),
+    "longer": lambda cid, data, _: iter([(cid, data + b"x")]),
+    "empty": lambda cid, _, __: iter([(cid, b"")]),
+    "nothing": lambda _, __, ___: iter(()),
+    "another": lambda cid, _, peer: iter([(cid, peer.blocks.get(peer.given[-2]))]),
+    "not asked for": lambda _, __, ___: iter([(NOT_ASKED_FOR, b"")]),
+    "twice": lambda cid, data, _: iter([(cid, data), (cid, data)]),
+    "for ever": lambda cid, data, peer: iter(lambda: peer.aborted.is_set() or (cid, data), True),
+}
+
+
+class Liar(Remote):
+    """A peer that says the truth but for one leaf."""
+
+    lie: tuple[Cid, str]
+
+    def read_many(self, cids: Sequence[Cid], room: Room) -> Iterator[tuple[Cid, Buffer]]:
+        for cid, data in super().read_many(cids, room):
+            yield from LIES[self.lie[1]](cid, bytes(data), self) if cid == self.lie[0] else [(cid, data)]
+
+
+@pytest.mark.parametrize("how", LIES)
+def test_whatever_a_peer_says_the_answer_is_right(how: str, world: World) -> None:
+    here, peer, ticks = world.home(), Liar(world.remote.blocks), count()
+    peer.lie = world.leaf(4, 1), how
+    live = world.go_on(here, peer, patience_s=20.0, clock_s=lambda: float(next(ticks)))
+    assert bool(live.counts.misses) == (how != "twice")
     world.check(live)
 
 
