@@ -100,9 +100,11 @@ class TokenList(click.ParamType[list[int]]):
 @click.option("--tokens", type=TokenList(), help="A run of token ids.")
 @date_options
 @click.option("--model", type=REF, metavar="REF", help="Only conversations of this model.")
+@click.pass_context
 @pass_session
 def find(
     session: Session,
+    ctx: click.Context,
     *,
     text: str | None,
     block: str | None,
@@ -114,7 +116,8 @@ def find(
     """Find the conversations that hold a text, block or tokens.
 
     Looks through every root that a name has or has had, and gives the newest root of each name that holds it.
-    Text is found in conversations whose model is registered here. What is locked is named and not opened.
+    Text is found in conversations whose model is registered here. What is locked is named and not opened. Exit code 3
+    where none of them holds it.
     """
     given = [value for value in (text, block, tokens) if value is not None]
     if len(given) != 1 or not given[0]:
@@ -147,6 +150,8 @@ def find(
         "roots_searched": looking.searched,
     }
     answer(session, data, show)
+    if not matches:
+        ctx.exit(NotFound.exit_code)
 
 
 class _Codecs:

@@ -157,7 +157,7 @@ def _summary(name: str, root: Cid, approx: str | None, receipt: "Receipt") -> li
     rows: list[tuple[str, object]] = [
         ("name", name),
         ("root", root),
-        ("mode", f"{receipt.mode.value}: {'exact' if receipt.exact else 'approximate'} ({receipt.verdict})"),
+        ("mode", f"{receipt.mode.value}, {receipt.note}"),
         ("placed", f"{count(len(receipt.documents), 'document')} at token {receipt.at:,}"),
         ("tokens", f"{receipt.reused_tokens:,} reused, {receipt.recomputed_tokens:,} computed"),
         ("approx", approx),

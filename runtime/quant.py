@@ -123,7 +123,9 @@ class Int8Rows:
         if not torch.isfinite(largest).all():
             raise UnsafeNumerics(
                 "a key or value is not finite, so it cannot be quantised",
-                hint="record with a model that was added without --kv-quant", scheme="int8/row/f32",
+                hint="what it goes on from may not be sound: `cyberkv prefill` computes the text anew. Where that "
+                "fails as well, add the model without --kv-quant",
+                scheme="int8/row/f32",
             )  # fmt: skip
         scale = largest.div_(STEPS).view(torch.int64).bitwise_and_(_KEPT_BITS).view(torch.float64)
         scale.clamp_min_(LEAST_SCALE)

@@ -5,7 +5,7 @@ from typing import Any
 from urllib.parse import quote
 
 from ...cybergraph.cid import Cid
-from ...cybergraph.errors import CyberKVError
+from ...cybergraph.errors import CyberKVError, LimitExceeded
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +82,8 @@ _STATUS = {2: 400, 3: 404, 4: 500, 5: 403, 6: 403, 7: 502, 8: 503}
 
 def error_status(error: CyberKVError) -> int:
     """Give the HTTP status of an error."""
+    if isinstance(error, LimitExceeded):
+        return 413
     return _STATUS.get(error.exit_code, 500)
 
 

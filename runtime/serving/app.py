@@ -26,6 +26,8 @@ from .protocol import ChatRequest, parse_chat
 from .turns import Ended, Turns
 
 MOST_BODY_BYTES: Final = 8 << 20
+_CLIENT_LEFT: Final = 499
+"""As other servers count it."""
 _BROKEN: Final = "the answer broke off"
 _HEADERS: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
@@ -59,7 +61,7 @@ def build_chat_app(offer: Offer) -> Starlette:
         Route("/v1/models/{name:path}", chat.show_model, methods=["GET"]),
         Route("/v1/{rest:path}", chat.unknown, methods=["GET", "POST", "DELETE", "PUT", "PATCH", "OPTIONS"]),
     ]
-    return Starlette(routes=routes, exception_handlers={CyberKVError: _failed, OSError: _broken, Exception: _broken})
+    return Starlette(routes=routes, exception_handlers=_HANDLERS)
 
 
 class _Chat:
@@ -221,7 +223,7 @@ async def _disconnected(request: Request) -> None:
 
 def _failed(_: Request, error: Exception) -> Response:
     assert isinstance(error, CyberKVError)  # noqa: S101 - starlette calls it for these alone
-    status = 413 if isinstance(error, LimitExceeded) else error_status(error)
+    status = error_status(error)
     later = {"Retry-After": "1"} if status == 503 else {}
     return JSONResponse(error_of(error), status, {**_HEADERS, **later})
 
@@ -232,6 +234,14 @@ def _broken(_: Request, error: Exception) -> Response:
     later = {"Retry-After": "1"} if full else {}
     message = "the disk is full" if full else _BROKEN
     return JSONResponse(error_json(message, "server_error"), 503 if full else 500, {**_HEADERS, **later})
+
+
+def _left(_: Request, __: Exception) -> Response:
+    """Answer nobody: the reader has left, which is no fault of this program."""
+    return Response(status_code=_CLIENT_LEFT)
+
+
+_HANDLERS: Final = {CyberKVError: _failed, OSError: _broken, ClientDisconnect: _left, Exception: _broken}
 
 
 def _problem(status: int, message: str, param: str | None = None, code: str | None = None) -> Response:

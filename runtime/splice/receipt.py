@@ -74,10 +74,21 @@ class Receipt:
             return Verdict.RECONCILED
         return Verdict.HIT if self.mode is Mode.PREFIX and self.reused_tokens else Verdict.RECOMPUTE
 
+    @property
+    def note(self) -> str:
+        """Say in words what was done."""
+        if not self.exact:
+            return "approximate: recorded rows were fitted in, and a share of them computed again"
+        if self.mode is Mode.PREFIX:
+            found = "what was recorded of the first is used" if self.reused_tokens else "nothing recorded fitted"
+            return f"exact: the documents begin the text; {found}"
+        return f"exact: everything from token {self.at:,} on was computed, as after any other text"
+
     def describe(self) -> dict[str, Any]:
         """Give the receipt as JSON values."""
         return {
             "mode": self.mode.value,
+            "note": self.note,
             "verdict": self.verdict.value,
             "exact": self.exact,
             "at": self.at,

@@ -8,16 +8,17 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 from urllib.request import urlopen
 
-import openai
 import pytest
-from openai import OpenAI
 
 from tests.cli.conftest import Command
 from tests.cli.test_serve import start
+
+if TYPE_CHECKING:
+    from openai import OpenAI
 
 SYSTEM = {"role": "system", "content": "You keep a lighthouse and count the ships that pass it by day and by night."}
 ASK = {"role": "user", "content": "How many ships?"}
@@ -38,7 +39,9 @@ def chat_server(home: Path, *options: object) -> Iterator[str]:
         assert "Traceback" not in stderr
 
 
-def client(url: str, key: str = "unused") -> OpenAI:
+def client(url: str, key: str = "unused") -> "OpenAI":
+    from openai import OpenAI  # takes a second, which other test processes have no need of
+
     return OpenAI(base_url=url, api_key=key, max_retries=0, timeout=60)
 
 
@@ -153,6 +156,8 @@ def test_what_went_on_meanwhile_keeps_its_name(url: str, home: Path) -> None:
 
 
 def test_a_recorded_conversation_is_gone_on_with(url: str, home: Path) -> None:
+    import openai
+
     first = ask(url, {"role": "user", "content": "Begin."})
     root, name = first.model_extra["cyberkv"]["root"], first.model_extra["cyberkv"]["conversation"]
     second = ask(url, {"role": "user", "content": "Go on."}, extra_body={"conversation": root})
@@ -199,6 +204,8 @@ def test_models_are_listed(url: str) -> None:
 
 
 def test_errors_are_those_of_the_protocol(url: str) -> None:
+    import openai
+
     with client(url) as asking, pytest.raises(openai.NotFoundError, match="not served here"):
         asking.chat.completions.create(model="gpt", messages=[{"role": "user", "content": "x"}])
     with pytest.raises(openai.BadRequestError, match="tools is not supported") as caught:
@@ -241,17 +248,28 @@ def test_a_body_that_is_no_json_or_too_long_is_refused(url: str) -> None:
     assert post(url, {}, b" " * (9 << 20))[0] == 413
 
 
-def test_with_a_key_whoever_shows_it_is_answered(first_home: Path, tmp_path: Path, cyberkv: Command) -> None:
+def test_with_a_key_whoever_shows_it_is_answered_and_host_memory_is_counted(
+    url: str, tmp_path: Path, cyberkv: Command
+) -> None:
+    import openai
+
+    ask(url, ASK)
+    assert "cyberkv_tier_l2_hits " in (off := metrics(url))
+    assert "cyberkv_host_used_bytes 0.0" in off
+    assert "prefetch" not in off  # the control: without the option nothing is brought ahead
     key = tmp_path / "key"
     key.write_text("0123456789abcdef0123\n")
     assert cyberkv.error(5, "serve", "--chat", "--chat-key", key)["hint"].startswith("chmod 600")
     key.chmod(0o600)
-    with chat_server(cyberkv.home, "--chat-key", key) as url:
-        with client(url, "wrong") as asking, pytest.raises(openai.AuthenticationError):
+    with chat_server(cyberkv.home, "--chat-key", key, "--host-memory", "64MiB") as other:
+        with client(other, "wrong") as asking, pytest.raises(openai.AuthenticationError):
             asking.models.list()
-        with client(url, "0123456789abcdef0123") as asking:
+        with client(other, "0123456789abcdef0123") as asking:
             assert asking.models.list().data[0].id == "tiny"
-        assert post(url, {"Origin": "https://x.example", "Authorization": "Bearer 0123456789abcdef0123"})[0] == 400
+            asking.chat.completions.create(model="tiny", messages=[ASK], max_tokens=8)  # type: ignore[list-item]
+        assert post(other, {"Origin": "https://x.example", "Authorization": "Bearer 0123456789abcdef0123"})[0] == 400
+        names = {line.split()[0] for line in metrics(other).splitlines() if not line.startswith("#")}
+        assert {f"cyberkv_{word}_bytes" for word in ("prefetched", "prefetch_used", "prefetch_wasted")} <= names
 
 
 @pytest.mark.parametrize(
@@ -299,17 +317,6 @@ def metrics(url: str) -> str:
     with urlopen(f"{url.removesuffix('/v1')}/metrics", timeout=60) as answer:
         text: str = answer.read().decode()
     return text
-
-
-def test_host_memory_is_counted(url: str, cyberkv: Command) -> None:
-    ask(url, ASK)
-    assert "cyberkv_tier_l2_hits " in (off := metrics(url))
-    assert "cyberkv_host_used_bytes 0.0" in off
-    assert "prefetch" not in off  # the control: without the option nothing is brought ahead
-    with chat_server(cyberkv.home, "--host-memory", "64MiB") as other:
-        ask(other, ASK)
-        names = {line.split()[0] for line in metrics(other).splitlines() if not line.startswith("#")}
-        assert {f"cyberkv_{word}_bytes" for word in ("prefetched", "prefetch_used", "prefetch_wasted")} <= names
 
 
 def test_options_that_belong_to_it(cyberkv: Command) -> None:

@@ -72,6 +72,7 @@ def test_a_splice_is_exact_by_default(at: int, shelf: Command, elsewhere: Comman
     assert receipt["exact"]
     assert receipt["mode"] == ("recompute" if at else "prefix")
     assert receipt["verdict"] == ("RECOMPUTE" if at else "HIT")
+    assert (f"from token {at} on was computed" if at else "begin the text") in receipt["note"]
     assert receipt["reused_tokens"] == (at // 16 * 16 if at else len(LIGHT) // 64 * 64)
     assert [each["position_start"] for each in receipt["documents"]] == [at, at + len(LIGHT)]
     text = STORY[:at] + LIGHT + BREAD + STORY[at:]
@@ -104,6 +105,7 @@ def test_an_approximate_splice_says_so_and_is_not_reused(shelf: Command) -> None
     made = shelf.json("splice", "story", "light", "--at", 30, "--reconcile", "--share", "0.1", "--measure")
     receipt = made["receipt"]
     assert (receipt["mode"], receipt["verdict"], receipt["exact"]) == ("reconcile", "RECONCILED", False)
+    assert receipt["note"].startswith("approximate")
     assert receipt["error"]["layers"][0] == {"k": 0.0, "v": 0.0}
     assert receipt["error"]["layers"][1]["k"] > 0
     assert receipt["recomputed_tokens"] + receipt["reused_tokens"] == made["tokens"]

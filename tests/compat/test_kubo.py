@@ -16,6 +16,7 @@ from cyberkv.cybergraph.peers.kubo.rpc import Multipart
 from cyberkv.cybergraph.store import MemoryStore
 from cyberkv.cybergraph.transfer.kubo import publish_kubo
 from cyberkv.cybergraph.transfer.plan import plan_publish
+from cyberkv.cybergraph.transfer.unpin import unpin
 from tests.compat.daemon import BINARY, Daemon
 from tests.compat.places import need
 from tests.contracts.peer import PeerContract
@@ -222,3 +223,18 @@ def test_a_node_that_would_announce_every_block_is_advised_to_change(rpc: KuboRp
         opened.close()
     finally:
         node.stop()
+
+
+def test_what_is_unpinned_goes_and_what_is_not_pinned_is_no_error(rpc: KuboRpc, index: Index, daemon: Daemon) -> None:
+    store = MemoryStore()
+    gone, stays = record(store, blocks=3, seed="gone"), record(store, blocks=3, seed="stays")
+    for root in (gone, stays):
+        publish_kubo(store, index, plan_publish(store, index, root, "public"), rpc, f"cyberkv/{root}")
+    assert {str(gone), str(stays)} <= _pins(rpc).keys()
+    unpin(rpc, [gone])
+    assert str(gone) not in _pins(rpc)
+    unpin(rpc, [gone])  # again: the node says in its own words that it is not pinned
+    list(rpc.lines("repo/gc"))
+    held = daemon.digests()
+    assert gone.digest not in held
+    assert stays.digest in held  # the control

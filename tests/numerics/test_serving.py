@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 from starlette.requests import ClientDisconnect
 
-from cyberkv.cybergraph.errors import OutOfRange
+from cyberkv.cybergraph.errors import LimitExceeded, OutOfRange
 from cyberkv.runtime.batching.front import Front, Ticket
 from cyberkv.runtime.batching.request import Finish, Request
 from cyberkv.runtime.models.tokenizer import TextCodec
@@ -81,8 +81,9 @@ def exchange(turns: Scripted, *, stream: bool, leaves: bool) -> list[Message]:
 @pytest.mark.parametrize("events", [(), ("some ", "text")], ids=["before the first token", "after it"])
 def test_who_leaves_ends_the_turn(events: tuple[str, ...], stream: bool) -> None:
     turns = Scripted(*events)
-    exchange(turns, stream=stream, leaves=True)
+    sent = exchange(turns, stream=stream, leaves=True)
     assert turns.ticket.cancelled
+    assert not [each for each in sent if each.get("status") == 500]  # it is no fault
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -96,12 +97,19 @@ def test_who_stays_is_answered(stream: bool) -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize(
-    ("error", "status"), [(RuntimeError("a fault"), 500), (OSError(errno.ENOSPC, "fault"), 503), (OutOfRange("x"), 400)]
+    ("error", "status"),
+    [
+        (RuntimeError("a fault"), 500),
+        (OSError(errno.ENOSPC, "fault"), 503),
+        (OutOfRange("x"), 400),
+        (LimitExceeded("x"), 413),
+    ],
 )
 def test_a_fault_is_an_answer_too(error: Exception, status: int, stream: bool) -> None:
     start, *parts = exchange(Scripted(error), stream=stream, leaves=False)
     assert start["status"] == status
     said = json.loads(b"".join(part["body"] for part in parts))["error"]
+    assert (said["type"] == "server_error") == (status >= 500)
     assert "fault" not in said["message"]  # it may say too much of this machine
 
 
