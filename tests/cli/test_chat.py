@@ -75,18 +75,25 @@ def test_publish_is_asked_for_and_without_a_terminal_refused(cyberkv: Command) -
     assert cyberkv.json("stats")["published"] == 0
 
 
-@pytest.mark.parametrize("reply", ["y", "n"])
-def test_publish_shows_the_dialogue_and_asks(cyberkv: Command, reply: str) -> None:
+def test_publish_shows_the_dialogue_and_asks(cyberkv: Command) -> None:
     line = ["-m", "cyberkv.cli", "--home", str(cyberkv.home), "--no-progress", "chat", *map(str, SHORT)]
     child = pexpect.spawn(sys.executable, line, encoding="utf-8", timeout=120, dimensions=(40, 120))
-    for expected, typed in (("> ", "Hello"), ("> ", "/publish"), (r"Publish it\? \[y/N\]: ", reply), ("> ", "/quit")):
-        child.expect(expected)
-        child.sendline(typed)
+    child.expect("> ")
+    child.sendline("Hello")
+    for reply in ("n", "y"):
+        child.expect("> ")
+        [kept] = cyberkv.json("list")["conversations"]
+        assert not kept["public"]
+        child.sendline("/publish")
+        child.expect(r"Publish it\? \[y/N\]: ")
+        child.sendline(reply)
+    child.expect("> ")
+    child.sendline("/quit")
     child.expect(pexpect.EOF)
     child.close()
     assert child.exitstatus == 0
     [kept] = cyberkv.json("list")["conversations"]
-    assert kept["public"] == (reply == "y")
+    assert kept["public"]
 
 
 @pytest.mark.parametrize("stdin", [b"\xff\n", b"Hello\n\xff\n"])

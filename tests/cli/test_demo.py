@@ -47,10 +47,56 @@ def consistent(answer: dict[str, Any]) -> None:
     assert steps["tampered"]["altered"] in steps["tampered"]["error"]["message"]
 
 
+STEPS: dict[str, Any] = {
+    "model": {"cid": "model", "identity": {"block_size": 16}},
+    "model_there": {"cid": "model"},
+    "record": {"model": "model", "tokens_total": 200, "tokens_generated": 48, "prefill_s": 2.0, "text": "So it is."},
+    "publish": {
+        "root": "root", "signed_by": "key of A", "blocks": 30, "bytes": 90_000, "text": "",
+        "plan": {"kinds": {"model": {"bytes": 900}, "receipt": {"bytes": 100}}, "items": []},
+    },
+    "computed": {
+        "scores": "blake3:of-the-text", "edited_scores": "blake3:of-another", "edited_at": 7,
+        "tokens_reused": 0, "tokens_computed": 200, "blocks_same": True,
+    },
+    "fetch": {
+        "root": "root", "blocks_had": 1, "blocks_fetched": 28, "bytes_fetched": 89_000, "refused": [], "seconds": 0.4,
+        "signed_by": [{"key": "key of A"}],
+    },
+    "untrusted": {"error": {"kind": "untrusted", "signers": ["key of A"]}},
+    "resume": {
+        "scores": "blake3:of-the-text", "tokens_reused": 200, "tokens_computed": 0, "blocks_same": True,
+        "resume_s": 0.1,
+    },
+    "go_on": {"tokens_reused": 200, "tokens_computed": 20, "tokens_generated": 48, "text": "Shortly."},
+    "second": {"tokens_reused": 112, "tokens_computed": 78, "tokens_total": 190, "text": "It is refused."},
+    "common": {"common_blocks": 7, "common_tokens": 120},
+    "tampered": {
+        "altered": "leaf", "error": {"kind": "digest-mismatch", "message": "leaf has another digest"},
+        "altered_is_absent": True, "fsck": {"ok": True, "nodes": 9, "leaves": 8}, "conversations": [],
+    },
+}  # fmt: skip
+"""What is answered where every claim holds, as far as the claims look: written by hand, and held to a demo below."""
+
+
+def shape(answer: Any) -> Any:
+    """What fields an answer has, without their values."""
+    return {name: shape(value) for name, value in answer.items()} if isinstance(answer, dict) else None
+
+
+def within(part: Any, whole: Any) -> bool:
+    return part is None or all(name in whole and within(inner, whole[name]) for name, inner in part.items())
+
+
 @pytest.mark.slow
 def test_every_claim_holds_with_a_tiny_model(told: dict[str, Any]) -> None:
     consistent(told)
     assert len(told["checks"]) == 11
+    written = deepcopy(STEPS)
+    del written["publish"]["text"], written["publish"]["plan"]["items"]  # left out of the answer: too long
+    assert within(shape(written), shape(told["steps"]))
+    written["fetch"]["other"] = 1
+    assert not within(shape(written), shape(told["steps"]))
 
 
 def change(path: str, value: object) -> Callable[[dict[str, Any]], None]:
@@ -78,19 +124,18 @@ FAULTS = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("claim", FAULTS)
-def test_each_claim_can_fail(told: dict[str, Any], claim: str) -> None:
-    steps = deepcopy(told["steps"])
+def test_each_claim_can_fail(claim: str) -> None:
+    steps = deepcopy(STEPS)
+    assert all(each.holds for each in check(Story(**steps)))
     FAULTS[claim](steps)
     failed = [each.name for each in check(Story(**steps)) if not each.holds]
     assert len(failed) == 1
     assert failed[0].startswith(claim)
 
 
-@pytest.mark.slow
-def test_the_control_can_fail(told: dict[str, Any]) -> None:
-    steps = deepcopy(told["steps"])
+def test_the_control_can_fail() -> None:
+    steps = deepcopy(STEPS)
     steps["computed"]["edited_scores"] = steps["computed"]["scores"]
     assert [each.name for each in check(Story(**steps)) if not each.holds] == [
         "control: with one token edited the scores differ"
@@ -98,15 +143,12 @@ def test_the_control_can_fail(told: dict[str, Any]) -> None:
 
 
 def test_a_claim_that_fails_is_named_and_the_exit_code_says_so(
-    told: dict[str, Any], cyberkv: Command, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
+    cyberkv: Command, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def retold(*_: object) -> Story:
-        story = Story(**deepcopy(told["steps"]))
-        story.publish["text"], story.publish["plan"]["items"] = "", []
-        story.resume["scores"] = "blake3:00"
-        return story
-
-    monkeypatch.setattr(demo, "tell", retold)
+    steps = deepcopy(STEPS)
+    monkeypatch.setattr(demo, "tell", lambda *_: Story(**deepcopy(steps)))
+    assert cyberkv("demo", "--model", tiny_folder).stdout.endswith("everything holds\n")
+    steps["resume"]["scores"] = "blake3:00"
     result = cyberkv("--json", "demo", "--model", tiny_folder, ok=False)
     assert result.exit_code == 1
     [name] = result.json["failed"]
@@ -114,7 +156,7 @@ def test_a_claim_that_fails_is_named_and_the_exit_code_says_so(
     assert f"FAILS  {name}" in page
     assert page.count("holds  ") == 10
     assert page.endswith("1 of 11 claims do not hold\n")
-    assert f"{told['prompt_tokens']:,}" in page
+    assert "home A reads the text (prefill)     152" in page
 
 
 def test_what_cannot_be_shown_is_said_first(cyberkv: Command, tiny_folder: Path, tmp_path: Path) -> None:

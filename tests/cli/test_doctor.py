@@ -9,20 +9,21 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from cyberkv.cli import peers_known, scope, tier_speeds
+from cyberkv.cli import accelerator, peers_known, scope, tier_speeds
 from cyberkv.cli.context import Session
 from cyberkv.cybergraph.cid import Cid
 from cyberkv.cybergraph.peers.base import Peer, not_held
 from cyberkv.cybergraph.store.format import FORMAT
 from cyberkv.runtime import canonical, engine
-from cyberkv.runtime.canonical import single_step
+from cyberkv.runtime.cuda import backends as cuda_backends
+from cyberkv.runtime.cuda import choice
 from tests.cli.conftest import Command
 
 
 def test_a_sound_home(story: Command) -> None:
     found = story.json("doctor")
     assert set(found) == {
-        "versions", "machine", "home", "models", "tiers", "kubo", "peers", "parts", "absent", "problems",
+        "versions", "machine", "device", "home", "models", "tiers", "kubo", "peers", "parts", "absent", "problems",
     }  # fmt: skip
     assert found["problems"] == []
     assert found["versions"]["torch"] == torch.__version__.partition("+")[0]
@@ -39,6 +40,30 @@ def test_a_sound_home(story: Command) -> None:
     assert model["domain"] in page
     assert "nothing is broken" in page
     assert "Kubo" in page
+
+
+def test_without_a_device_the_processor_computes_and_it_is_said_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    here = accelerator.device()
+    assert (here["name"], here["capability"]) == ("cpu", None)
+    assert accelerator.device_in_words(here).startswith("cpu: no CUDA device: ")
+
+
+def test_who_computes_on_a_device_and_why(story: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = choice.Seen("Some GPU", capability=90, memory_bytes=1 << 30)
+    monkeypatch.setattr(choice, "look", lambda: seen)
+    monkeypatch.setattr(cuda_backends, "installed_here", lambda: frozenset({"triton"}))
+    found = story.json("doctor")
+    assert found["device"] == {"name": "Some GPU", "capability": 90, "reason": None}
+    chosen = found["models"][0]["backends"]
+    refused = chosen["canonical"]  # heads of 16: not what the kernels take
+    assert refused == chosen["provisional"]
+    assert (refused["name"], "head_dim" in refused["reason"]) == ("cpu", True)
+    page = story("doctor").stdout
+    assert "Some GPU, capability 90" in page
+    assert f"  cpu: {refused['reason']}" in page
+    differing = accelerator.backends_in_words({**chosen, "provisional": {"name": "triton", "reason": "so"}})
+    assert differing[1] == "provisional rows by triton: so"
 
 
 def test_a_signed_conversation_is_published_once(story: Command) -> None:
@@ -84,12 +109,11 @@ def test_a_model_that_changed_is_broken_and_named(story: Command, tiny_folder: P
 
 def test_a_machine_where_the_rule_does_not_hold_seals_nothing(story: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     def naive(*parts: object) -> canonical.Domain:
-        return canonical.probe(*parts, step=single_step_or_all)  # type: ignore[arg-type]
+        return canonical.probe(*parts, step=off_in_short_steps)  # type: ignore[arg-type]
 
-    def single_step_or_all(decoder, sequence, tokens, start):  # type: ignore[no-untyped-def]
+    def off_in_short_steps(decoder, sequence, tokens, start):  # type: ignore[no-untyped-def]
         """Like an engine that computes a short step in another way than a long one."""
-        step = single_step if len(tokens) == 16 else canonical.canonical_step
-        return step(decoder, sequence, tokens, start)
+        return canonical.canonical_step(decoder, sequence, [token + (len(tokens) == 16) for token in tokens], start)
 
     monkeypatch.setattr(engine, "probe", naive)
     result = story("--json", "doctor", ok=False)

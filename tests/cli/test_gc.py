@@ -109,10 +109,9 @@ def test_what_cannot_be_pinned(story: Command) -> None:
 def test_a_cap_is_kept_by_every_later_command(story: Command) -> None:
     cap_bytes = used_bytes(story)
     assert story.json("gc", "--cap", str(cap_bytes))["cap_bytes"] == cap_bytes
-    line = [sys.executable, "-m", "cyberkv.cli", "--home", str(story.home), "--json", "prefill", "-"]
-    done = subprocess.run(line, input=OTHER, capture_output=True, text=True, check=False)
-    error = json.loads(done.stdout)["error"]
-    assert (done.returncode, error["kind"], error["cap_bytes"]) == (8, "full", cap_bytes)
+    done = story("--json", "prefill", "-", stdin=OTHER, ok=False)
+    error = done.json["error"]
+    assert (done.exit_code, error["kind"], error["cap_bytes"]) == (8, "full", cap_bytes)
     assert "gc --cap" in error["hint"]
     assert used_bytes(story) <= cap_bytes
     assert story.json("fsck")["ok"]

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.cli.conftest import Command
 
 PROGRAM = [sys.executable, "-m", "cyberkv.cli"]
@@ -49,6 +51,7 @@ def test_words_that_are_not_utf8_are_a_usage_error(story: Command) -> None:
         assert json.loads(stdout)["error"]["kind"] != "unexpected"
 
 
+@pytest.mark.slow  # what another process recorded is seen below, too
 def test_the_full_home_of_a_run_in_another_process_is_seen(story: Command) -> None:
     process = start(story.home, "--json", "run", "Hello there, keeper", "--max-tokens", "8")
     figures = json.loads(process.communicate()[0])

@@ -18,6 +18,7 @@ from cyberkv.runtime.canonical import CHUNK_TOKENS
 from cyberkv.runtime.live import Live
 from cyberkv.runtime.pace import Pace
 from cyberkv.runtime.steps.drafting import PromptLookup
+from tests.cli import once
 from tests.cli.conftest import STORY, Command
 
 KEYS = {
@@ -373,6 +374,7 @@ def test_what_cannot_be_drafted_says_so(cyberkv: Command, monkeypatch: pytest.Mo
     assert cyberkv.error(2, "run", "Hello", "--draft", "ngram", "--select", "recent")["kind"] == "usage"
     assert "nothing is drafted" not in cyberkv("run", REPEATING, "--max-tokens", 4, "--draft", "ngram").stderr
     monkeypatch.setattr("cyberkv.runtime.canonical.try_shared_steps", lambda *_: False)
+    monkeypatch.setattr("cyberkv.runtime.engine.build_engine", once.build_engine)
     result = cyberkv("--json", "run", REPEATING, "--max-tokens", 4, "--draft", "ngram")
     assert "nothing is drafted here: rows of two conversations" in result.stderr
     assert result.json["drafted"] == 0
