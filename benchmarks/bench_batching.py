@@ -23,7 +23,6 @@ from .real_model import fresh_engine, load_smollm2, prompt
 
 ALONE = 4
 TOGETHER = (8, 16)
-"""A step has at least 16 rows: with 8 conversations half of them are padding."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

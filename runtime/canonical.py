@@ -1,21 +1,21 @@
 """Canonical compute: the schedule that makes equal inputs give equal bytes.
 
 A row's bytes are those of a forward in which at least 16 rows go through every linear layer and attention is summed
-over fixed panels (`attention.panels`). Chunk length is then free. Whether that holds here is measured, not believed:
-`probe` computes the same rows under several schedules with the model's own first layers, and names the numeric domain
-by what it got.
+over fixed panels (`attention.panels`). Chunk length is then free. Whether that holds here, and whether fewer rows would
+do, is measured, not believed: `probe` computes the same rows under several schedules with the model's own first layers,
+and names the numeric domain by what it got.
 """
 
 from collections.abc import Callable
 from collections.abc import Sequence as Tokens
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from blake3 import blake3
 from torch import Tensor
 
 from ..cybergraph.errors import UnsafeNumerics
-from .attention.panels import FLOOR_ROWS, PANEL_KEYS
+from .attention.panels import FLOOR_ROWS, PANEL_KEYS, step_rows
 from .geometry import Geometry
 from .hot import HotMemory
 from .models.decoder import Decoder
@@ -36,25 +36,25 @@ Step = Callable[[Decoder, Sequence, Tokens[int], int], Tensor]
 
 
 @torch.no_grad()
-def canonical_step(decoder: Decoder, sequence: Sequence, tokens: Tokens[int], start: int) -> Tensor:
-    """Run tokens that stand at `start` (a block boundary) on, padded to a multiple of 16 rows.
+def canonical_step(
+    decoder: Decoder, sequence: Sequence, tokens: Tokens[int], start: int, floor_rows: int = FLOOR_ROWS
+) -> Tensor:
+    """Run tokens that stand at `start` on, padded to at least `floor_rows` rows. One token, or from a block boundary.
 
     Shapes: n tokens -> hidden states [n, hidden_size]. Effects: K and V of the n positions are written unless the
     sequence is frozen. The content of padding rows is irrelevant; token 0 is used.
     """
     count = len(tokens)
-    padded = -(-count // FLOOR_ROWS) * FLOOR_ROWS
+    padded = step_rows(count, floor_rows)
     sequence.reserve(start + padded)
     rows = torch.zeros(padded, dtype=torch.int64)
     rows[:count] = torch.tensor(tokens)
     return decoder.forward(rows, start, count, sequence)[:count]
 
 
-@torch.no_grad()
 def single_step(decoder: Decoder, sequence: Sequence, tokens: Tokens[int], start: int) -> Tensor:
-    """Run tokens one by one, fast; their rows are provisional. Shapes and effects as `canonical_step`."""
-    sequence.reserve(start + len(tokens))
-    return torch.cat([decoder.forward(torch.tensor([t]), start + i, 1, sequence) for i, t in enumerate(tokens)])
+    """Run tokens one by one; where 16 rows are needed, their rows are provisional. Otherwise as `canonical_step`."""
+    return torch.cat([canonical_step(decoder, sequence, [t], start + i, 1) for i, t in enumerate(tokens)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +64,16 @@ class Domain:
     name: str
     """`<dtype>-<16 hex digits>`: two settings with one name computed the same known answer."""
     rows: str
-    """`<name>/<threads>-<8 hex digits>`: the same for provisional rows. One row at a time goes through other loops that
-    do depend on the number of threads; rows of a tail are loaded only where they would be computed alike."""
+    """The same for rows of a tail, which are loaded only where they would be computed alike: `name` where a row alone
+    is canonical, else `<name>/<threads>-<8 hex digits>`, for such rows may depend on the number of threads."""
     broken: str | None = None
     """What differed, or None."""
     scattered: str | None = None
     """What differed when rows of several conversations shared a step, or None: then such rows are canonical, too."""
     scores_together: bool = False
     """Whether scores of several rows have the bytes of each row's own."""
+    floor_rows: int = FLOOR_ROWS
+    """Rows of a canonical step at least: 1 where a row alone has the same bytes, else 16."""
 
     def require_sound(self) -> None:
         """Raise `UnsafeNumerics` where the canonical rule does not hold."""
@@ -86,11 +88,13 @@ class Domain:
 def probe(decoder: Decoder, rotary: Rotary, geometry: Geometry, *, step: Step = canonical_step) -> Domain:
     """Known-answer test: fixed tokens through the first layers, under four schedules that must agree.
 
-    Schedules: one chunk; blocks of 16; an uneven cut; one chunk on a single thread. A fifth one, rows of two
-    conversations in one step, decides whether conversations may share steps. Effects: takes about as long as prefilling
-    a hundred tokens; sets the thread count and puts it back.
+    Schedules: one chunk; blocks of 16; an uneven cut; one chunk on a single thread. A fifth one, rows alone on either
+    number of threads, decides how many rows a step needs; a sixth, rows of two conversations in one step, whether
+    conversations may share steps. Effects: takes about as long as prefilling some hundred tokens; sets the thread count
+    and puts it back.
     """
     decoder = decoder.truncated(PROBE_LAYERS)
+    geometry = replace(geometry, block_size=min(FLOOR_ROWS, geometry.block_size), layers_per_leaf=1)
     count = min(PROBE_TOKENS, decoder.config.max_positions - PROBE_SINGLE)
     vocabulary = decoder.embeddings.shape[0]
     tokens = [(7919 * i * i + 104729 * i + 13) % vocabulary for i in range(count + PROBE_SINGLE)]
@@ -99,40 +103,47 @@ def probe(decoder: Decoder, rotary: Rotary, geometry: Geometry, *, step: Step = 
         return Sequence(decoder.config, rotary, pool, HotMemory(decoder.config, pool.packing.dtype))
 
     def run(cuts: Tokens[int], single: int = 0) -> bytes:
+        """Compute in steps that end at `cuts`, and then so many rows one by one."""
         pool = Pool(geometry, -(-(count + single) // geometry.block_size))
         sequence = fresh(pool)
         sequence.extend_table(count + single)
         start = 0
-        for end in [*(cut for cut in cuts if cut < count), count]:
+        for end in cuts:
             step(decoder, sequence, tokens[start:end], start)
             start = end
-        for position in range(count, count + single):
+        for position in range(start, count + single):
             single_step(decoder, sequence, [tokens[position]], position)
         # By position, not by block: the answer then has one name whatever the block size.
         layers = raw_rows(sequence, count + single)[:, : len(decoder.layers)]
         return blake3(layers.contiguous().view(torch.uint8).numpy().data).digest()
 
-    size = max(FLOOR_ROWS, geometry.block_size)
-    threads = torch.get_num_threads()
-    answer = run([])
+    size, threads = FLOOR_ROWS, torch.get_num_threads()
+    answer = run([count])
     name = f"{geometry.dtype}-{answer.hex()[:16]}"
-    rows = f"{name}/{threads}-{run([], PROBE_SINGLE).hex()[:8]}"
-    schedules = {f"steps of {size}": list(range(size, count, size)), "an uneven cut": [size, 3 * size]}
+    steps = [*range(size, count, size), count]
+    schedules = {f"steps of {size}": steps, "an uneven cut": sorted({*steps[:1], *steps[2:3], count})}
     for schedule, cuts in schedules.items():
         if run(cuts) != answer:
-            return Domain(name, rows, f"{schedule} gave other bytes than one chunk")
+            return Domain(name, name, f"{schedule} gave other bytes than one chunk")
+    # The last two steps row by row: they lie on both sides of the end of a panel.
+    alone = run(steps[-3:-2]) == answer
     try:
         torch.set_num_threads(1 if threads > 1 else 2)
-        if run([]) != answer:
-            return Domain(name, rows, f"{torch.get_num_threads()} threads gave other bytes than {threads}")
+        if run([count]) != answer:
+            return Domain(name, name, f"{torch.get_num_threads()} threads gave other bytes than {threads}")
+        alone = alone and run(steps[-3:-2]) == answer
     finally:
         torch.set_num_threads(threads)
+    floor_rows, rows = 1, name
+    if not alone:
+        floor_rows, rows = FLOOR_ROWS, f"{name}/{threads}-{run([count], PROBE_SINGLE).hex()[:8]}"
     pool = Pool(geometry, 2 * -(-(count + FLOOR_ROWS) // geometry.block_size))
     whole, short = fresh(pool), fresh(pool)
     for sequence, length in ((whole, count), (short, geometry.block_size)):
         sequence.extend_table(length)
         hidden = step(decoder, sequence, tokens[:length], 0)
     scattered = None
-    if not try_shared_steps(decoder, tokens[:count], whole, short):
+    if not try_shared_steps(decoder, tokens[:count], whole, short, floor_rows):
         scattered = "rows of two conversations in one step gave other bytes than one chunk"
-    return Domain(name, rows, None, scattered, try_scores_together(decoder, hidden[:SCORED_ROWS].clone()))
+    together = try_scores_together(decoder, hidden[:SCORED_ROWS].clone())
+    return Domain(name, rows, None, scattered, together, floor_rows)

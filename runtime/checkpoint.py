@@ -75,6 +75,7 @@ def _restore_tail(live: Live, tail: Tail) -> None:
     engine, tokens = live.engine, list(tail.tokens)
     loaded = bool(tail.kv) and tail.domain == engine.domain.rows and _load_tail(live, tail)
     live.restore_tail(tokens, tail.prefilled, loaded=loaded)
+    live.tail_loaded = loaded
     if loaded:
         live.counts.tokens_reused += len(tokens)
     else:

@@ -1,10 +1,11 @@
 """A live conversation: tokens, their K and V, and the operations on them.
 
 Its rows are in one of three states. Full blocks are canonical and sealed. The tail's first `prefilled` rows are
-canonical too, from the last prefill. The rest of the tail was decoded one row at a time, fast and provisional; when
-the block fills, it is computed again as one canonical step, swapped in and sealed.
+canonical, too. Where a row alone does not have the canonical bytes, the rest of the tail was decoded one row at a time
+and is provisional (`decoding`).
 """
 
+import sys
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Tokens
 from contextlib import contextmanager
@@ -17,16 +18,12 @@ from ..cybergraph.errors import OutOfRange
 from ..cybergraph.index import Index
 from ..cybergraph.prefix import PrefixKey, prefix_key
 from .announce import announce
-from .attention.panels import FLOOR_ROWS
-from .canonical import CHUNK_TOKENS, canonical_step, single_step
+from .canonical import CHUNK_TOKENS, canonical_step
+from .decoding import Decoding
 from .engine import Engine
-from .reuse import Counts, Reusing
+from .reuse import Counts
 from .rings.archive import bring_back
-from .sampling import Sampling
 from .sealing import Sealed, Sealer, Unsealed, name_blocks, store_blocks
-from .steps.drafting import Drafter
-from .steps.speculation import speculate
-from .steps.taking import Taking
 
 __all__ = ["Counts", "Live", "Progress"]
 
@@ -34,7 +31,7 @@ Progress = Callable[[int, int], None]
 """Called with (tokens done, tokens in all)."""
 
 
-class Live(Reusing, Taking):
+class Live(Decoding):
     """One conversation in memory. Not safe for use by several threads."""
 
     def __init__(self, engine: Engine, *, approx: str | None = None) -> None:
@@ -45,12 +42,14 @@ class Live(Reusing, Taking):
         self.tokens: list[int] = []
         self.blocks: list[Cid] = []
         """Sealed blocks, in order."""
-        self.prefilled = 0
-        """Canonical rows at the start of the tail."""
+        self.tail_loaded = False
+        """Whether rows of the tail came from a root, not from here: the block that they fill is computed."""
         self.counts = Counts()
         self.sequence = engine.new_sequence()
         self._keys: list[PrefixKey] = []
         self._hidden: Tensor | None = None
+        self._provisional = sys.maxsize
+        """Position of the first provisional row, if it is one of the tail."""
 
     @property
     def _index(self) -> Index | None:
@@ -107,8 +106,8 @@ class Live(Reusing, Taking):
         engine.pace.note_prefill(len(self.tokens) - first, engine.pace.clock_s() - started_s)
 
     def settle_tail(self) -> None:
-        """Compute a tail again whose rows are provisional, as canonical ones. Failed or stopped, it is what it was."""
-        if self.prefilled < len(self.tail):
+        """Compute a tail again that may not be sealed as it is. Failed or stopped, it is what it was."""
+        if not self.settled:
             with self._tail_set_aside() as tail:
                 self._prefill(tail)
 
@@ -118,7 +117,8 @@ class Live(Reusing, Taking):
 
         Where the work is ended before anything came of it, the tail is then again as it was.
         """
-        engine, tail, prefilled, blocks = self.engine, self.tail, self.prefilled, len(self.blocks)
+        engine, tail, blocks = self.engine, self.tail, len(self.blocks)
+        prefilled, loaded = self.prefilled, self.tail_loaded
         rows = engine.pool.tail_leaves(self.sequence.table[blocks], len(tail)) if tail else []
         try:
             self._cut_to(blocks)
@@ -129,6 +129,7 @@ class Live(Reusing, Taking):
                 self.sequence.extend_table(self.boundary + len(tail))
                 engine.pool.fill_tail(self.sequence.table[blocks], len(tail), [bytearray(each) for each in rows])
                 self.restore_tail(tail, prefilled, loaded=True)
+                self.tail_loaded = loaded
             raise
 
     def _prefill_chunks(
@@ -160,8 +161,7 @@ class Live(Reusing, Taking):
         """Go back to the first `blocks` blocks, without a tail."""
         del self.blocks[blocks:], self._keys[blocks:], self.tokens[blocks * self.engine.geometry.block_size :]
         self.sequence.truncate_table(blocks)
-        self.prefilled = 0
-        self._hidden = None
+        self.tail_loaded, self._hidden, self._provisional = False, None, sys.maxsize
 
     def _drop_unstored(self, stored_blocks: int) -> None:
         """After a failure, go back to what is named and stored, as if the rest had not been computed."""
@@ -172,10 +172,10 @@ class Live(Reusing, Taking):
         """Compute one chunk from a block boundary on, and name its full blocks."""
         start = self.boundary
         self.sequence.extend_table(start + len(tokens))
-        hidden = canonical_step(self.engine.decoder, self.sequence, tokens, start)
+        hidden = canonical_step(self.engine.decoder, self.sequence, tokens, start, self.engine.domain.floor_rows)
+        self._hidden = None  # should the next lines be stopped between two of them
         self.tokens += tokens
         sealed = self._name_full()
-        self.prefilled = len(self.tail)
         self._hidden = hidden[-1].clone()  # a view would keep the whole chunk in memory
         return sealed
 
@@ -195,118 +195,6 @@ class Live(Reusing, Taking):
         for cid, block_inputs in zip(sealed.cids, unsealed, strict=True):
             self._take_block(cid, block_inputs.tokens)
         return sealed
-
-    def decode(self, token: int) -> None:
-        """Extend by one token: one fast provisional row, or, if it fills the block, the canonical step over it."""
-        engine, size, position = self.engine, self.engine.geometry.block_size, len(self.tokens)
-        engine.domain.require_sound()
-        if position >= engine.config.max_positions:
-            raise OutOfRange(
-                f"the model's {engine.config.max_positions} positions are used up", hint="fork the conversation earlier"
-            )
-        self.sequence.extend_table(position + 1)
-        if (position + 1) % size:
-            hidden = single_step(engine.decoder, self.sequence, [token], position)
-            self.tokens.append(token)
-        else:
-            hidden = self._fill(token)
-        engine.residency.step()
-        self.counts.tokens_computed += 1
-        self._hidden = hidden[-1].clone()
-
-    def _fill(self, token: int) -> Tensor:
-        """Compute the tail and `token` as one canonical step into another pool row, seal it, and only then swap rows.
-
-        Returns the step's hidden states. Stopped or failed half-way, the conversation is what it was.
-        """
-        engine, sequence, position, known = self.engine, self.sequence, len(self.tokens), len(self.blocks)
-        provisional, sequence.table[-1] = sequence.table[-1], engine.pool.allocate()
-        try:
-            hidden = canonical_step(engine.decoder, sequence, [*self.tail, token], self.boundary)
-            self.tokens.append(token)
-            if sealed := self._name_full():
-                self.counts.blocks_new += store_blocks(engine.store, self._index, sealed)
-        except BaseException:
-            del self.blocks[known:], self._keys[known:], self.tokens[position:]
-            engine.pool.release(sequence.table[-1])
-            sequence.table[-1] = provisional
-            sequence.heat_rows(self.boundary, len(self.tail))
-            raise
-        engine.pool.release(provisional)
-        if sealed:
-            self.remember(sealed)
-        sequence.archive(len(self.blocks))
-        self.prefilled = 0
-        return hidden
-
-    def next_logits(self) -> Tensor:
-        """Scores of the next token. Shapes: [vocab_size] float32. After a load, one step is repeated for them."""
-        return self.engine.decoder.logits(self.last_output())
-
-    def last_output(self) -> Tensor:
-        """Give the output of the last token's row. Shape: [hidden_size]. After a load, one step is repeated for it."""
-        if self._hidden is None:
-            self._hidden = self._repeat_last_step()
-        return self._hidden
-
-    def _repeat_last_step(self) -> Tensor:
-        """Compute the last row's output again the way its row was computed, leaving stored rows as they are.
-
-        A canonical row's output depends on the rows that are kept and on its position alone, so the rows before it in
-        the same step need not be those it was computed with.
-        """
-        if not self.tokens:
-            raise OutOfRange("an empty conversation has no next token", hint="append a prompt first")
-        decoder, sequence = self.engine.decoder, self.sequence
-        sequence.frozen = True
-        try:
-            if len(self.tail) > self.prefilled:
-                return single_step(decoder, sequence, self.tokens[-1:], len(self.tokens) - 1)[-1]
-            start = (len(self.tokens) - 1) // FLOOR_ROWS * FLOOR_ROWS
-            return canonical_step(decoder, sequence, self.tokens[start:], start)[-1]
-        finally:
-            sequence.frozen = False
-
-    def restore_tail(self, tokens: Tokens[int], prefilled: int, *, loaded: bool) -> None:
-        """Take a tail as it was recorded: with `loaded`, its rows are in the pool row already; else compute them.
-
-        The first `prefilled` tokens are one canonical step, the others single steps, as when they were made.
-        """
-        decoder, start = self.engine.decoder, self.boundary
-        self.tokens += tokens
-        self.prefilled = prefilled
-        self._hidden = None
-        if loaded:
-            self.sequence.reserve(start + len(tokens))
-            self.sequence.heat_rows(start, len(tokens))
-            return
-        self.sequence.extend_table(start + len(tokens))
-        if prefilled:
-            self._hidden = canonical_step(decoder, self.sequence, tokens[:prefilled], start)[-1]
-        if rest := tokens[prefilled:]:
-            self._hidden = single_step(decoder, self.sequence, rest, start + prefilled)[-1]
-
-    def generate(
-        self,
-        max_tokens: int,
-        sampling: Sampling,
-        stop: frozenset[int] = frozenset(),
-        drafter: Drafter | None = None,
-    ) -> Iterator[int]:
-        """Choose and record up to `max_tokens` tokens, yielding each; a stop token ends it and is not recorded.
-
-        With a drafter, several tokens are checked in one step and every row is canonical (`steps.speculation`): the
-        answer does not depend on what is drafted. Without one, rows are computed alone, fast.
-        """
-        if drafter and not self.engine.domain.scattered:
-            yield from speculate(self, max_tokens, sampling, stop, drafter)
-            return
-        for _ in range(max_tokens):
-            token = sampling.choose(self.next_logits(), len(self.tokens))
-            if token in stop or len(self.tokens) >= self.engine.config.max_positions:
-                return
-            self.decode(token)
-            yield token
 
     def fork(self, at: int) -> "Live":
         """Start another conversation from the first `at` tokens; full blocks are shared, the rows of a cut one copied.
@@ -355,19 +243,18 @@ class Live(Reusing, Taking):
         """
         if not 0 <= at <= len(self.tokens):
             raise OutOfRange(f"cannot fork at {at}, the conversation has {len(self.tokens)} tokens", at=at)
-        engine, (full, rest) = self.engine, divmod(at, self.engine.geometry.block_size)
+        engine, full = self.engine, at // self.engine.geometry.block_size
         table, unread = self.sequence.table, self.sequence.unread_blocks(full)
         bring_back(engine.residency, table, self.blocks, unread, min(full + 1, len(self.blocks)))
         return {
             "tokens": self.tokens[:at], "blocks": self.blocks[:full], "_keys": self._keys[:full], "_hidden": None,
-            "prefilled": rest if full < len(self.blocks) else min(rest, self.prefilled),
+            "_provisional": self._provisional, "tail_loaded": self.tail_loaded and full == len(self.blocks),
         }  # fmt: skip
 
     def _copy_cut(self, block: int, rows: int) -> int:
         """Copy the first rows of a block into a pool row of its own: a block may be shared, a tail is written to."""
-        pool = self.engine.pool
-        row = pool.allocate()
-        pool.rows[row, :, :, :rows] = pool.rows[self.sequence.table[block], :, :, :rows]
+        row = self.engine.pool.allocate()
+        self.engine.pool.copy_cut(self.sequence.table[block], row, rows)
         return row
 
     def take_placed(self, tokens: Tokens[int]) -> None:
@@ -380,7 +267,7 @@ class Live(Reusing, Taking):
         if sealed := self._name_full():
             announce(engine.store, engine.model_cid, engine.geometry.block_size, self.blocks, self.approx or "placed")
             self.counts.blocks_new += store_blocks(engine.store, None, sealed)
-        self.prefilled, self._hidden = len(self.tail), None
+        self._hidden = None
 
     def close(self) -> None:
         """Give the pool rows back."""

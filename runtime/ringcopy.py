@@ -1,15 +1,15 @@
 """The rings of one live sequence: one plane for each layer with a window.
 
 Everything is read in logical order. Chunks read a copy that is made before their rows go in, so a row is never
-overwritten before it was attended to. Single rows read in place where `reads_in_place` allows it; where the window
-goes around the end of the memory, the rows are moved to its start first, once in many rows.
+overwritten before it was attended to. Single rows read in place where the span of their panel fits: it is laid out from
+the start of the memory on when the first of them comes, once in a panel.
 """
 
 from torch import Tensor
 
 from .hot import HotMemory
 from .rings.plane import Plane
-from .rings.ring import Position, Ring, reads_in_place
+from .rings.ring import Position, Ring, Slot
 
 
 class RingCopy:
@@ -18,6 +18,8 @@ class RingCopy:
     def __init__(self, memory: HotMemory) -> None:
         self._memory = memory
         self._planes: dict[int, Plane] = {}
+        self._laid: dict[int, tuple[int, int]] = {}
+        """Span of each layer that lies at the start of its memory, cleared where no row is held."""
 
     @property
     def bytes(self) -> int:
@@ -38,9 +40,10 @@ class RingCopy:
         Raises `CacheDiscontinuity` where the rows do not follow.
         """
         first, last = span
-        if k.shape[1] == 1 and rows == 1:
+        if k.shape[1] == 1 and rows == 1 and self._lay(layer, Position(first), Position(last)):
             self._append_row(layer, Position(start), k, v)
-            return self.keys_values(layer, first, last)
+            keys, values = self._planes[layer].by_head
+            return keys[:, : last - first], values[:, : last - first]
         keys, values = k.new_zeros(2, k.shape[0], last - first, k.shape[2])
         self._gather_held(layer, first, start, keys, values)
         keys[:, start - first : start - first + k.shape[1]] = k
@@ -49,22 +52,15 @@ class RingCopy:
         return keys, values
 
     def keys_values(self, layer: int, first: int, last: int) -> tuple[Tensor, Tensor]:
-        """Give K and V of positions `first` to `last` (excluded); zeros stand where no row is held."""
+        """Copy K and V of positions `first` to `last` (excluded); zeros stand where no row is held."""
         plane = self.plane(layer)
-        positions = Position(first), Position(last)
-        if first < last and plane.ring.holds(*positions):
-            keys, _ = plane.by_head
-            if not reads_in_place(plane.ring, *positions, keys.stride(1) * keys.element_size()):
-                plane = self._settle(layer, *positions)
-            slot, rows = plane.ring.runs(*positions)[0]
-            keys, values = plane.by_head
-            return keys[:, slot : slot + rows], values[:, slot : slot + rows]
         keys, values = plane.key.new_zeros(2, plane.by_head[0].shape[0], last - first, plane.key.shape[-1])
         self._gather_held(layer, first, last, keys, values)
         return keys, values
 
     def keep(self, layer: int, start: int, k: Tensor, v: Tensor) -> None:
         """Append rows. Shapes: k and v [kv_heads, rows, head_dim]. Raises `CacheDiscontinuity`."""
+        self._laid.pop(layer, None)
         plane = self.plane(layer)
         batch = plane.ring.append_batch(Position(start), k.shape[1], layer=layer)
         # Stopped between these lines, the plane describes fewer rows than there are, never others.
@@ -81,6 +77,7 @@ class RingCopy:
 
     def restart(self, layer: int, position: int) -> None:
         """Forget a layer's rows; the next one stands at `position`."""
+        self._laid.pop(layer, None)
         plane = self.plane(layer)
         self._planes[layer] = plane.on(Ring.starting_at(plane.capacity, Position(position)))
 
@@ -88,7 +85,7 @@ class RingCopy:
         """Give the memory back."""
         if self._planes:
             self._memory.give_back_planes(self._planes)
-            self._planes = {}
+            self._planes, self._laid = {}, {}
 
     def _append_row(self, layer: int, position: Position, k: Tensor, v: Tensor) -> None:
         plane = self.plane(layer)
@@ -97,16 +94,23 @@ class RingCopy:
         plane.put(slot, k[:, 0], v[:, 0])
         self._planes[layer] = plane.on(ring)
 
-    def _settle(self, layer: int, first: Position, last: Position) -> Plane:
-        """Move a layer's rows to the start of its memory: those that are read, and as many before as leave room."""
-        plane = self._planes[layer]
-        free = plane.capacity - (last - first)
-        kept = Position(first - min(first - plane.origin_logical, free // 2) // 64 * 64)
-        keys, values = plane.gather(kept, plane.ring.end)
+    def _lay(self, layer: int, first: Position, last: Position) -> bool:
+        """Have positions `first` to `last` (excluded) begin at the start of a layer's memory, if they fit."""
+        plane = self.plane(layer)
+        if self._laid.get(layer) == (first, last):
+            return True
+        if last - first > plane.capacity:
+            return False
+        keys, values = self.keys_values(layer, first, last)
+        held = Position(max(first, plane.origin_logical))
+        ring = Ring(plane.capacity, 0, held, Slot(held - first))
         # Stopped between these lines, the plane describes nothing, and is made again from the pool.
-        self._planes[layer] = empty = plane.on(Ring(plane.capacity, 0, kept))
-        self._planes[layer] = settled = empty.append_batch(kept, keys, values, layer=layer)
-        return settled
+        self._planes[layer] = plane.on(ring)
+        by_head = plane.by_head
+        by_head[0][:, : last - first], by_head[1][:, : last - first] = keys, values
+        self._planes[layer] = plane.on(Ring(plane.capacity, plane.ring.end - held, held, Slot(held - first)))
+        self._laid[layer] = (first, last)
+        return True
 
     def _gather_held(self, layer: int, first: int, last: int, keys: Tensor, values: Tensor) -> None:
         plane = self.plane(layer)

@@ -77,8 +77,8 @@ def open_job(engine: Engine, job: Job) -> None:
         live = job.request.open(engine)
         goal = [*live.tokens, *job.request.tokens]
     try:
-        provisional = live.prefilled < len(live.tail) and not engine.domain.scattered
-        if live.tail and (len(goal) > len(live.tokens) or provisional):
+        unsettled = not live.settled and not engine.domain.scattered
+        if live.tail and (len(goal) > len(live.tokens) or unsettled):
             live.give_up_tail()
         if len(goal) > engine.config.max_positions:
             raise OutOfRange(

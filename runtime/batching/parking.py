@@ -16,7 +16,7 @@ class Parked:
     blocks: tuple[Cid, ...]
     prefilled: int
     tail_rows: tuple[bytes, ...]
-    """One for each layer group, as in `Pool.tail_leaves`; none without a tail."""
+    """One for each layer group, as in `BlockPool.tail_leaves`; none without a tail."""
     approx: str | None
     counts: Counts
 
@@ -41,7 +41,7 @@ def unpark(engine: Engine, parked: Parked) -> Live:
         live.adopt(parked.blocks, sealed)
         if tail and len(live.blocks) == full:
             live.sequence.extend_table(len(tokens))
-            engine.pool.fill_tail(live.sequence.table[-1], len(tail), [bytearray(rows) for rows in parked.tail_rows])
+            engine.pool.fill_tail(live.sequence.table[-1], len(tail), parked.tail_rows)
             live.restore_tail(tail, parked.prefilled, loaded=True)
     except BaseException:
         live.close()

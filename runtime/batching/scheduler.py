@@ -227,7 +227,7 @@ class Scheduler:
         while True:
             try:
                 live.sequence.extend_table(length)
-                live.sequence.reserve(length + 1)  # a dummy may stand behind the last row
+                live.sequence.reserve(length + self.engine.domain.floor_rows)  # with padding
             except TierFull as error:
                 running = self.running
                 if len(running) == 1:
@@ -269,7 +269,8 @@ class Scheduler:
             for each in planned:
                 if each.span.seated:
                     self._seats.take(each.live.sequence, each.span.start)
-            step = Step(self.engine.decoder, self._seats, [each.span for each in planned])
+            spans = [each.span for each in planned]
+            step = Step(self.engine.decoder, self._seats, spans, self.engine.domain.floor_rows)
             return [
                 Done(each, step, hidden if each.span.seated else hidden[-1:])
                 for each, hidden in zip(planned, step.run(), strict=True)
@@ -328,17 +329,13 @@ class Scheduler:
     def _record(self, done: Done, rows: int) -> None:
         """Keep the rows: all of a prompt, the first `rows` of what was decoded. What is full is stored, or not kept."""
         live, span = done.planned.live, done.planned.span
-        size, length = self.engine.geometry.block_size, len(live.tokens)
+        size = self.engine.geometry.block_size
         if done.step is not None:
-            try:
-                if span.seated:
-                    done.step.settle(span, range(rows))
-                kept = span.tokens[:rows] if span.seated else span.tokens
-                if sealed := live.take_rows(kept, done.hidden[rows - 1] if span.seated else done.hidden[-1]):
-                    live.seal(sealed)
-            except BaseException:
-                live.untake_rows(length)
-                raise
+            if span.seated:
+                done.step.settle(span, range(rows))
+                live.record(span.tokens[:rows], done.hidden[rows - 1])
+            else:
+                live.record(span.tokens, done.hidden[-1])
             if span.seated:
                 live.counts.tokens_drafted += len(span.tokens) - 1
                 live.counts.tokens_accepted += rows - 1

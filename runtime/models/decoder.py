@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .config import DecoderConfig
-from .linear import linear, linear_each
+from .linear import Matrix
 
 
 class KvCache(Protocol):
@@ -29,35 +29,38 @@ class Layer:
     """The tensors of one layer; biases and norms that the model lacks are None."""
 
     def __init__(self, config: DecoderConfig, weights: dict[str, Tensor], index: int) -> None:
+        """Take the tensors of layer `index` out of `weights`."""
+
         def tensor(name: str) -> Tensor:
-            return weights[f"model.layers.{index}.{name}"]
+            return weights.pop(f"model.layers.{index}.{name}")
 
         def maybe(name: str) -> Tensor | None:
-            return weights.get(f"model.layers.{index}.{name}")
+            return weights.pop(f"model.layers.{index}.{name}", None)
 
         # Matrices that take the same rows stand in one tensor: one product reads the rows once.
         self.attention_norm = tensor("input_layernorm.weight")
-        self.qkv = torch.cat([tensor(f"self_attn.{name}_proj.weight") for name in "qkv"])
+        self.qkv = Matrix(torch.cat([tensor(f"self_attn.{name}_proj.weight") for name in "qkv"]))
         biases = [bias for name in "qkv" if (bias := maybe(f"self_attn.{name}_proj.bias")) is not None]
         self.qkv_bias = torch.cat(biases) if biases else None
-        self.o, self.o_bias = tensor("self_attn.o_proj.weight"), maybe("self_attn.o_proj.bias")
+        self.o, self.o_bias = Matrix(tensor("self_attn.o_proj.weight")), maybe("self_attn.o_proj.bias")
         self.qk_norm = None
         if (q_norm := maybe("self_attn.q_norm.weight")) is not None:
             heads, kv_heads = config.num_heads, config.num_kv_heads
             self.qk_norm = torch.cat([q_norm.expand(heads, -1), tensor("self_attn.k_norm.weight").expand(kv_heads, -1)])
         self.mlp_norm = tensor("post_attention_layernorm.weight")
-        self.gate_up = torch.cat([tensor("mlp.gate_proj.weight"), tensor("mlp.up_proj.weight")])
-        self.down = tensor("mlp.down_proj.weight")
+        self.gate_up = Matrix(torch.cat([tensor("mlp.gate_proj.weight"), tensor("mlp.up_proj.weight")]))
+        self.down = Matrix(tensor("mlp.down_proj.weight"))
 
 
 class Decoder:
     """Weights and arithmetic. Stateless between calls."""
 
     def __init__(self, config: DecoderConfig, weights: dict[str, Tensor]) -> None:
+        """Take all tensors out of `weights`, one by one: a matrix goes as soon as it stands in its own layout."""
         self.config = config
-        self.embeddings = weights["model.embed_tokens.weight"]
-        self.head = self.embeddings if config.tied_embeddings else weights["lm_head.weight"]
-        self.final_norm = weights["model.norm.weight"]
+        self.embeddings = weights.pop("model.embed_tokens.weight")
+        self.head = Matrix(self.embeddings if config.tied_embeddings else weights.pop("lm_head.weight"))
+        self.final_norm = weights.pop("model.norm.weight")
         self.layers = [Layer(config, weights, index) for index in range(config.num_layers)]
 
     def truncated(self, num_layers: int) -> Self:
@@ -78,14 +81,14 @@ class Decoder:
         n = hidden.shape[0]
         for index, layer in enumerate(self.layers):
             x = self._norm(hidden, layer.attention_norm)
-            qkv = linear(x, layer.qkv, layer.qkv_bias).view(n, -1, config.head_dim)
+            qkv = layer.qkv(x, layer.qkv_bias).view(n, -1, config.head_dim)
             qk, v = qkv[:, : -config.num_kv_heads], qkv[:, -config.num_kv_heads :]
             if layer.qk_norm is not None:
                 qk = self._norm(qk, layer.qk_norm)
-            hidden = hidden + linear(cache.attend(index, start, qk, v, rows), layer.o, layer.o_bias)
+            hidden = hidden + layer.o(cache.attend(index, start, qk, v, rows), layer.o_bias)
             x = self._norm(hidden, layer.mlp_norm)
-            gate, up = linear(x, layer.gate_up).chunk(2, dim=-1)
-            hidden = hidden + linear(F.silu(gate) * up, layer.down)
+            gate, up = layer.gate_up(x).chunk(2, dim=-1)
+            hidden = hidden + layer.down(F.silu(gate) * up)
         return hidden
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -93,7 +96,7 @@ class Decoder:
 
         Always one row at a time: the bytes then depend on the row alone, not on how it was computed.
         """
-        return linear(self._norm(hidden[None], self.final_norm), self.head)[0].float()
+        return self.logits_of(hidden[None])[0]
 
     def logits_of(self, hidden: Tensor) -> Tensor:
         """Scores after each of several rows, with one pass over the output matrix instead of one for each row.
@@ -101,8 +104,7 @@ class Decoder:
         Shapes: [n, hidden_size] -> [n, vocab_size] float32. The bytes are those of `logits` where the known-answer test
         found so (`Domain.scores_together`).
         """
-        rows = torch.cat([self._norm(row[None], self.final_norm) for row in hidden])
-        return linear_each(rows, self.head).float()
+        return self.head(self._norm(hidden, self.final_norm)).float()
 
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
         wide = x.to(torch.float32)

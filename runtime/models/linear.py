@@ -1,41 +1,34 @@
 """Products with weight matrices."""
 
+from typing import Final
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-MOST_PARTS = 64
+_PACKS: Final = hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
+
+_PACKED_FOR_ROWS: Final = 16
+"""The number of rows that a layout is made for. Made for one row it would round one row by itself in its own way."""
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Multiply rows by a weight matrix. Shapes: x [n, inputs], weight [outputs, inputs] -> [n, outputs].
+class Matrix:
+    """A weight matrix, in the layout in which it is read: packed for the CPU's library in float32, else as it came.
 
-    Several rows go through the library's one product. For one row of float32 the library's matrix-vector routine reads
-    memory at less than half its speed on AMD processors (docs/design.md, One row); a batch of products with parts of
-    the matrix does not. Both round alike within a kind of row, differently between the two.
+    A packed one gives a row the same bytes whatever rows come with it (docs/design.md, Canonical bytes). It is a copy:
+    let the original go.
     """
-    outputs, inputs = weight.shape
-    parts = min(outputs & -outputs, MOST_PARTS)
-    if x.shape[0] > 1 or x.dtype != torch.float32:
-        return F.linear(x, weight, bias)
-    # The strides are those of a transposed row: with those of a column the library takes the slow routine again.
-    column = x.contiguous().as_strided((parts, inputs, 1), (0, 1, inputs))
-    row = torch.bmm(weight.view(parts, outputs // parts, inputs), column).view(1, outputs)
-    return row if bias is None else row + bias
 
+    def __init__(self, weight: Tensor) -> None:
+        """Take a matrix. Shape: [outputs, inputs]."""
+        self._packed = _PACKS and weight.dtype == torch.float32 and weight.device.type == "cpu"
+        self._weight: Tensor = weight
+        if self._packed:
+            self._weight = torch.ops.mkldnn._reorder_linear_weight(weight, _PACKED_FOR_ROWS)  # noqa: SLF001
 
-def linear_each(rows: Tensor, weight: Tensor) -> Tensor:
-    """Multiply rows by a matrix one row at a time, as `linear` does alone, but part of the matrix by part.
-
-    A part stays in the processor's cache from row to row. Shapes as in `linear`.
-    """
-    outputs, inputs = weight.shape
-    parts = min(outputs & -outputs, MOST_PARTS)
-    count = rows.shape[0]
-    if count == 1 or parts == 1 or rows.dtype != torch.float32:
-        return torch.cat([linear(row[None], weight) for row in rows])
-    columns = rows.contiguous().as_strided((count, inputs, 1), (inputs, 1, inputs))
-    result = rows.new_empty(parts, count, outputs // parts, 1)
-    for index, part in enumerate(weight.view(parts, outputs // parts, inputs)):
-        torch.bmm(part.expand(count, -1, -1), columns, out=result[index])
-    return result.transpose(0, 1).reshape(count, outputs)
+    def __call__(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Multiply rows by the matrix. Shapes: x [n, inputs], bias [outputs] -> [n, outputs]."""
+        if self._packed:
+            product: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, bias, "none", [], "")  # noqa: SLF001
+            return product
+        return F.linear(x, self._weight, bias)

@@ -26,8 +26,7 @@ from .options import flags, suffix
 from .record import ModelRecord, read_record, tokenizer_file_digest, write_record
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
+    from .decoder import Decoder
     from .tokenizer import TextCodec
 
 __all__ = ["LoadedModel", "ModelRecord", "Registry", "find_source", "smollm2_source"]
@@ -53,7 +52,7 @@ class LoadedModel:
     identity: Model
     cid: Cid
     config: DecoderConfig
-    weights: "dict[str, Tensor]"
+    decoder: "Decoder"
     text: "TextCodec | None"
     """None for a model without a tokenizer."""
     geometry: Geometry
@@ -150,6 +149,7 @@ class Registry:
         Raises `IdentityMismatch` naming the first axis if the files are no longer what was registered, and
         `NotFound` if they are gone.
         """
+        from .decoder import Decoder
         from .weights import load_weights
 
         folder = self.weights_folder(record)
@@ -166,7 +166,7 @@ class Registry:
             require_same(known, model)
         except IdentityMismatch as error:
             raise _changed(record, *(error.data[key] for key in ("field", "expected", "got"))) from None
-        return LoadedModel(record, model, record.cid, config, weights, text, geometry)
+        return LoadedModel(record, model, record.cid, config, Decoder(config, weights), text, geometry)
 
     def text(self, record: ModelRecord) -> "TextCodec | None":
         """Load only the tokenizer and chat template of a model; None if it has none.

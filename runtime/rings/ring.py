@@ -122,11 +122,3 @@ class Ring:
                 f"layer {layer}: position {position} does not follow, {self.end} is next",
                 layer=layer, expected=int(self.end), got=int(position),
             )  # fmt: skip
-
-
-def reads_in_place(ring: Ring, first: Position, last: Position, row_bytes: int) -> bool:
-    """Whether these positions lie in one run that begins where a fresh copy would: on a line of 64 bytes.
-
-    Then reading where they lie gives the bytes of reading a copy in logical order. Otherwise only the copy is right.
-    """
-    return ring.holds(first, last) and len(ring.runs(first, last)) == 1 and ring.slot(first) * row_bytes % 64 == 0

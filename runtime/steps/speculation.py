@@ -9,8 +9,6 @@ written to the pool, hashed or counted.
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from torch import Tensor
-
 from ..sampling import Sampling
 from .checking import Check, check, draft
 from .drafting import Drafter
@@ -37,14 +35,14 @@ def speculate(
             try:
                 sequence.extend_table(position + len(tokens))
                 seats.take(sequence, position)
-                step = Step(engine.decoder, seats, [span])
+                step = Step(engine.decoder, seats, [span], engine.domain.floor_rows)
                 [hidden] = step.run()
                 [choices] = check(engine, [Check(sampling, position, tokens, hidden)])
                 for i in range(len(choices)):
                     if tokens[i] in stop:
                         return
                     step.settle(span, range(i, i + 1))
-                    _record(live, tokens[i], hidden[i])
+                    live.record([tokens[i]], hidden[i])
                     live.counts.tokens_accepted += 1 if i else 0
                     yield tokens[i]
             finally:
@@ -53,14 +51,3 @@ def speculate(
             token = choices[-1]
     finally:
         seats.leave(sequence, len(live.tokens))
-
-
-def _record(live: "Live", token: int, hidden: Tensor) -> None:
-    """Take one row; what is full is stored, or the row is not taken."""
-    length = len(live.tokens)
-    try:
-        if sealed := live.take_rows([token], hidden):
-            live.seal(sealed)
-    except BaseException:
-        live.untake_rows(length)
-        raise

@@ -1,7 +1,7 @@
 """One forward for rows of several conversations, each row canonical.
 
-A canonical row's bytes do not depend on the rows that go through the linear layers with it, as long as there are at
-least 16, nor on their order: so rows of different conversations, and at any positions, may share a step. Attention
+A canonical row's bytes do not depend on the rows that go through the linear layers with it, as long as there are
+enough, nor on their order: so rows of different conversations, and at any positions, may share a step. Attention
 follows the rule of `attention.panels`, each row over its own conversation.
 """
 
@@ -9,9 +9,10 @@ from collections.abc import Sequence as Tokens
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from ..attention.panels import FLOOR_ROWS, PANEL_KEYS, flash, join, seen_from
+from ..attention.panels import ASKING_ROWS, PANEL_KEYS, flash, join, seen_from, step_rows
 from ..models.decoder import Decoder
 from ..quant import packed
 from ..rope import turn
@@ -45,8 +46,9 @@ class _Past:
 class Step:
     """A forward over spans, and the cache it runs against. Seats are taken and tables cover the spans before."""
 
-    def __init__(self, decoder: Decoder, seats: Seats, spans: Tokens[Span]) -> None:
-        self._decoder = decoder
+    def __init__(self, decoder: Decoder, seats: Seats, spans: Tokens[Span], floor_rows: int) -> None:
+        """Prepare a step of at least `floor_rows` rows: what the known-answer test found (`Domain.floor_rows`)."""
+        self._decoder, self._floor_rows = decoder, floor_rows
         self.prompts = [span for span in spans if not span.seated]
         self.seated = [span for span in spans if span.seated]
         self._seats = seats
@@ -88,10 +90,10 @@ class Step:
         are in their panels, and in the pool only after `settle`.
         """
         for span in self.prompts:
-            span.sequence.reserve(span.start + len(span.tokens) + 1)
+            span.sequence.reserve(span.start + len(span.tokens) + self._floor_rows)
         spans = [*self.prompts, *self.seated]
         tokens = [token for span in spans for token in span.tokens]
-        rows = torch.zeros(-(-len(tokens) // FLOOR_ROWS) * FLOOR_ROWS, dtype=torch.int64)
+        rows = torch.zeros(step_rows(len(tokens), self._floor_rows), dtype=torch.int64)
         rows[: len(tokens)] = torch.tensor(tokens)
         hidden = self._decoder.forward(rows, 0, len(tokens), self)
         return list(torch.split(hidden[: len(tokens)], [len(span.tokens) for span in spans]))
@@ -104,8 +106,9 @@ class Step:
         for span in self.prompts:
             count = len(span.tokens)
             here, there = qk[at : at + count], v[at : at + count]
-            if count == 1:  # alone it would be attended to in the fast way: a dummy stands beside it
-                here, there = here.expand(2, -1, -1), there.expand(2, -1, -1)
+            if count < self._floor_rows:  # for attention it stands alone
+                missing = (0, 0, 0, 0, 0, self._floor_rows - count)
+                here, there = F.pad(here, missing), F.pad(there, missing)
             out[at : at + count] = span.sequence.attend(layer, span.start, here, there, count)[:count]
             at += count
         if self.seated:
@@ -165,7 +168,8 @@ class Step:
         spans = [(0, 0)] * (self._used.stop - self._used.start)
         for span in self.seated:
             spans[self._seats.number(span.sequence) - self._used.start] = (span.start % PANEL_KEYS, len(span.tokens))
-        folded = -(-self._most * self._group // FLOOR_ROWS) * FLOOR_ROWS
+        multiple = max(self._floor_rows, ASKING_ROWS)
+        folded = -(-self._most * self._group // multiple) * multiple
         return _row_masks(spans, self._group, folded, PANEL_KEYS, window, self._cos.dtype)
 
     def settle(self, span: Span, rows: range) -> None:

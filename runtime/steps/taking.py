@@ -10,23 +10,40 @@ from ...cybergraph.prefix import PrefixKey
 from ..sealing import Sealed, store_blocks
 
 if TYPE_CHECKING:
+    from ...cybergraph.index import Index
     from ..engine import Engine
     from ..reuse import Counts
     from ..sequence import Sequence
 
 
 class Taking:
-    """Beside `Live`'s own decoding: here every row is canonical when it comes, so nothing is swapped at a boundary."""
+    """Every row is canonical when it comes, so nothing is swapped at a boundary."""
 
     engine: "Engine"
     approx: str | None
     tokens: list[int]
     blocks: list[Cid]
-    prefilled: int
     counts: "Counts"
     sequence: "Sequence"
     _keys: list[PrefixKey]
     _hidden: Tensor | None
+
+    def record(self, tokens: Tokens[int], hidden: Tensor) -> None:
+        """Take tokens as `take_rows` does, and store, index and share what is now full.
+
+        Failed or stopped before that is stored, the conversation is what it was. Raises `TierFull`.
+        """
+        length = len(self.tokens)
+        try:
+            if sealed := self.take_rows(tokens, hidden):
+                self.seal(sealed)
+        except BaseException:
+            self.untake_rows(length)
+            raise
+        if sealed:
+            self.remember(sealed)
+            self._merge(len(self.blocks) - len(sealed.cids))
+            self.sequence.archive(len(self.blocks))
 
     def take_rows(self, tokens: Tokens[int], hidden: Tensor) -> Sealed | None:
         """Take tokens whose canonical rows a step has written to the pool; `hidden` is the last one's output.
@@ -36,9 +53,10 @@ class Taking:
         """
         length, hidden = len(self.tokens), hidden.clone()
         try:
+            self._hidden = None
             self.tokens += tokens
             sealed = self._name_full()
-            self.prefilled, self._hidden = len(self.tail), hidden
+            self._hidden = hidden
             self.counts.tokens_computed += len(tokens)
         except BaseException:
             self.untake_rows(length)
@@ -50,30 +68,27 @@ class Taking:
         blocks = length // self.engine.geometry.block_size
         self.counts.tokens_computed -= max(0, len(self.tokens) - length)
         del self.blocks[blocks:], self._keys[blocks:], self.tokens[length:]
-        self.prefilled, self._hidden = len(self.tail), None
+        self._hidden = None
 
     def seal(self, sealed: Sealed) -> None:
-        """Store and index what `take_rows` named, and let others find its rows. Raises `TierFull`."""
-        self.counts.blocks_new += store_blocks(self.engine.store, None if self.approx else self.engine.index, sealed)
-        self.remember(sealed)
-        self._merge(len(self.blocks) - len(sealed.cids))
-        self.sequence.archive(len(self.blocks))
+        """Store and index what `take_rows` named. Raises `TierFull`."""
+        self.counts.blocks_new += store_blocks(self.engine.store, self._index, sealed)
 
     def _merge(self, first: int) -> None:
         """Use the rows that another conversation has for the same blocks, from block `first` on.
 
         Both have computed the same, and the pool needs it once: one's own rows are given back.
         """
-        residency, pool, table = self.engine.residency, self.engine.pool, self.sequence.table
+        residency, table = self.engine.residency, self.sequence.table
         for block in range(first, len(self.blocks)):
             if residency.shelf.holds_row(own := table[block]):
                 continue
             with residency.ensure(
                 self.blocks[block : block + 1], prev=self.blocks[block - 1] if block else None
             ) as lease:
-                if lease.rows and lease.rows[0] != own:
-                    [table[block]] = lease.keep()
-                    pool.release(own)
+                if lease.rows:
+                    # The lease gives back what it then has. One line, so a signal comes before or after it.
+                    table[block], lease.rows[0] = lease.rows[0], own
 
     @property
     def prefixes(self) -> Tokens[PrefixKey]:
@@ -101,6 +116,8 @@ class Taking:
         def boundary(self) -> int: ...  # noqa: D102
         @property
         def tail(self) -> list[int]: ...  # noqa: D102
+        @property
+        def _index(self) -> Index | None: ...
         def remember(self, sealed: Sealed) -> None: ...  # noqa: D102
         def _name_full(self) -> Sealed | None: ...
         def _cut_to(self, blocks: int) -> None: ...

@@ -10,7 +10,7 @@ from .seats import Seats
 from .step import Span, Step
 
 
-def try_shared_steps(decoder: Decoder, tokens: list[int], whole: Sequence, short: Sequence) -> bool:
+def try_shared_steps(decoder: Decoder, tokens: list[int], whole: Sequence, short: Sequence, floor_rows: int) -> bool:
     """Go on with two conversations in shared steps and say whether the longer one's rows are as they were.
 
     `whole` has the canonical rows of all `tokens`; its last ones are computed again as rows at any position, several at
@@ -31,7 +31,7 @@ def try_shared_steps(decoder: Decoder, tokens: list[int], whole: Sequence, short
             sequence.extend_table(start + count)
             seats.take(sequence, start)
             spans.append(Span(sequence, start, tuple(tokens[start : start + count]), seated=True))
-        step = Step(decoder, seats, spans)
+        step = Step(decoder, seats, spans, floor_rows)
         step.run()
         for span in spans:
             step.settle(span, range(len(span.tokens)))

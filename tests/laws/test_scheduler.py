@@ -301,7 +301,8 @@ def test_what_was_interrupted_is_done_again_by_the_next_step(
         assert left == 0
         return ears
 
-    well, stopped = run(0), run(6)
+    # What comes after a block is stored is not done again: two conversations fill two blocks each.
+    well, stopped = run(0), run(4 if where == "_merge" else 6)
     assert [ear.tokens for ear in stopped] == [ear.tokens for ear in well]
     assert [ear.outcomes[0].kept for ear in stopped] == [ear.outcomes[0].kept for ear in well]
     assert len(well[0].tokens) == 30

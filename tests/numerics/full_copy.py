@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from cyberkv.cybergraph.cid import Cid
-from cyberkv.runtime.attention.panels import PANEL_KEYS, panel_attention, row_attention
+from cyberkv.runtime.attention.panels import PANEL_KEYS, panel_attention
 from cyberkv.runtime.checkpoint import checkpoint
 from cyberkv.runtime.engine import Engine
 from cyberkv.runtime.live import Live
@@ -50,8 +50,7 @@ class FullCopySequence(Sequence):
             qk = self.rotary.rotate(qk, start)
         if not self.frozen:
             self.write(layer, start, qk[:, heads:], v)
-        attend = row_attention if qk.shape[0] == 1 else panel_attention
-        return attend(qk[:, :heads], *self.hot[:, layer], start, kind.window, self.config.scale)
+        return panel_attention(qk[:, :heads], *self.hot[:, layer], start, kind.window, self.config.scale)
 
     def write(self, layer: int, start: int, k: Tensor, v: Tensor) -> None:
         self.hot[0, layer, :, start : start + k.shape[0]] = k.transpose(0, 1)

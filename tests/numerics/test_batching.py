@@ -313,7 +313,7 @@ def test_a_tail_that_was_decoded_alone_is_computed_again_first(tiny_engine: Engi
 
 def test_where_rows_may_not_share_a_step_each_is_decoded_alone(tiny_engine: Engines) -> None:
     engine, oracle = tiny_engine(), tiny_engine(home="oracle")
-    engine.domain = replace(engine.domain, scattered="rows differ")
+    engine.domain = oracle.domain = replace(engine.domain, scattered="rows differ", floor_rows=16)
     scheduler = Scheduler(engine, Limits(prefill_tokens=32))
     heard = [Heard() for _ in range(3)]
     for number, ear in enumerate(heard):

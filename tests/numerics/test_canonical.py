@@ -14,7 +14,7 @@ from torch import Tensor
 from cyberkv.cybergraph.errors import UnsafeNumerics
 from cyberkv.runtime import sequence as sequence_module
 from cyberkv.runtime.attention.panels import PANEL_KEYS, panel_attention
-from cyberkv.runtime.canonical import canonical_step, probe
+from cyberkv.runtime.canonical import canonical_step, probe, single_step
 from cyberkv.runtime.engine import Engine
 from cyberkv.runtime.live import Live
 from cyberkv.runtime.models.decoder import Decoder
@@ -84,17 +84,25 @@ def test_rows_do_not_depend_on_where_the_prompt_is_cut(cuts: set[int], shared_en
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_naive_schedule_gives_other_rows(family: str, tiny_engine: Callable[..., Engine]) -> None:
+def test_rows_alone_are_canonical_and_a_naive_schedule_gives_others(
+    family: str, tiny_engine: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
     engine = tiny_engine(family)
-    live = Live(engine)
-    with torch.no_grad():
-        for start in range(96):  # one row at a time, never sealed
-            live.sequence.extend_table(start + 1)
-            live.sequence.reserve(start + 1)
-            engine.decoder.forward(torch.tensor([TOKENS[start]]), start, 1, live.sequence)
-    rows = engine.pool.rows[torch.tensor(live.sequence.table)]
-    assert not torch.equal(rows, rows_after(engine, [], total=96))
-    torch.testing.assert_close(rows, rows_after(engine, [], total=96), rtol=0, atol=1e-3)
+    expected = rows_after(engine, [], total=272)
+
+    def one_by_one() -> Tensor:
+        live = Live(engine)
+        live.sequence.extend_table(272)
+        single_step(engine.decoder, live.sequence, TOKENS[:272], 0)
+        rows = engine.pool.rows[torch.tensor(live.sequence.table)].clone()
+        live.close()
+        return rows
+
+    assert torch.equal(one_by_one(), expected) == (engine.domain.floor_rows == 1)
+    monkeypatch.setattr(sequence_module, "panel_attention", naive_attention)
+    naive = one_by_one()
+    assert not torch.equal(naive, expected)
+    torch.testing.assert_close(naive, expected, rtol=0, atol=1e-3)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -224,7 +224,8 @@ def test_a_divergence_is_recorded(tiny_engine: Engines) -> None:
     engine.store.delete_many([leaf for step in chain.walk(engine.store, root) for leaf in step.block.kv])
     engine.residency.reset()
     layer = engine.decoder.layers[1]
-    sound, layer.qkv = layer.qkv, layer.qkv * 1.0001  # an arithmetic that is off, under the same domain
+    sound = layer.qkv
+    layer.qkv = lambda *parts: 1.0001 * sound(*parts)  # an arithmetic that is off, under the same domain
     second = started(engine, TOKENS[:32])
     layer.qkv = sound
     assert second.counts.tokens_reused == 0

@@ -47,7 +47,7 @@ def test_any_placement_of_blocks_gives_the_same_bytes(family: str, tmp_path: Pat
 
 def test_attention_takes_tensors_and_integers_alone() -> None:
     plain = {torch.Tensor, int, float, int | None, torch.Tensor | None, torch.dtype}
-    for name in ("flash", "panel_attention", "row_attention"):
+    for name in ("flash", "panel_attention"):
         hints = typing.get_type_hints(getattr(panels, name))
         hints.pop("return")
         assert set(hints.values()) <= plain, name

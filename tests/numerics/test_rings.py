@@ -13,7 +13,6 @@ from torch import Tensor
 from cyberkv.cybergraph.errors import CacheDiscontinuity
 from cyberkv.cybergraph.index import Index
 from cyberkv.cybergraph.store import DiskStore
-from cyberkv.runtime import ringcopy
 from cyberkv.runtime.canonical import single_step
 from cyberkv.runtime.checkpoint import resume
 from cyberkv.runtime.engine import Engine, build_engine
@@ -169,23 +168,21 @@ def test_restore_at_every_cut_of_a_wrapped_run(tight: None, tiny_engine: Engines
         other.close()
 
 
-def test_reading_in_place_or_not_gives_the_same(
-    tight: None, tiny_engine: Engines, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Rows are moved first where they cannot be read in place: at every rotation of the ring."""
-    lives = pair(tiny_engine, "mistral", TOKENS[:20])
-    allowed: list[bool] = []
-
-    predicate = ringcopy.reads_in_place
+def test_reading_in_place_or_not_gives_the_same(tiny_engine: Engines, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows are read where they lie where the span of a panel fits, else in a copy."""
+    monkeypatch.setattr(window, "SLACK_ROWS", 600)
+    lay, laid = RingCopy._lay, list[bool]()
 
     def asked(*arguments: Any) -> bool:
-        allowed.append(predicate(*arguments))
-        return allowed[-1] and len(lives[0].tokens) >= 120
+        laid.append(len(lives[0].tokens) % 64 < 40 and lay(*arguments))
+        return laid[-1]
 
-    monkeypatch.setattr(ringcopy, "reads_in_place", asked)
-    both(decode(TOKENS[20:120]), lives)
-    both(decode(TOKENS[120:220]), lives)
-    assert {*allowed} == {True, False}
+    lives = pair(tiny_engine, "mistral", TOKENS[:200])
+    monkeypatch.setattr(RingCopy, "_lay", asked)
+    both(decode(TOKENS[200:300]), lives)
+    both(lambda live: live.rollback(210), lives)
+    both(decode(TOKENS[300:370]), lives)
+    assert {*laid} == {True, False}
 
 
 def test_overwriting_before_attending_would_show(

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,7 +22,11 @@ ERRORS = (KeyboardInterrupt, MemoryError, TierFull)
 
 
 def with_provisional_tail(engine: Engine, prompt: int = 250, decoded: int = 4) -> Live:
-    """The tail has canonical rows, and behind them provisional ones; the next rows go beyond a panel."""
+    """As where 16 rows are needed: the tail has canonical rows, and behind them provisional ones.
+
+    The next rows go beyond a panel.
+    """
+    engine.domain = replace(engine.domain, floor_rows=16)
     live = Live(engine)
     live.append(TOKENS[:prompt])
     for token in TOKENS[prompt : prompt + decoded]:

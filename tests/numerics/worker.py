@@ -1,7 +1,7 @@
 """Record a fixed text with a registered model in a process of its own and print the block CIDs.
 
 Arguments: registry folder, home folder, threads, schedule (`chunks` | `decode` | `naive`), tokens. The naive schedule
-prefills half in one library call and decodes the rest without swapping: what engines do that do not seal.
+prefills half and decodes the rest with keys that are split in another way: what engines do that do not seal.
 """
 
 import json
@@ -13,6 +13,7 @@ import torch
 from cyberkv.cybergraph.index import Index
 from cyberkv.cybergraph.nodes import Block
 from cyberkv.cybergraph.store import DiskStore
+from cyberkv.runtime.attention import panels
 from cyberkv.runtime.canonical import canonical_step, single_step
 from cyberkv.runtime.engine import build_engine
 from cyberkv.runtime.live import Live
@@ -35,6 +36,7 @@ def main(registry: Path, home: Path, threads: int, schedule: str, count: int) ->
             for token in tokens[count // 3 :]:
                 live.decode(token)
         else:
+            panels.PANEL_KEYS = 64
             live.sequence.extend_table(count)
             canonical_step(engine.decoder, live.sequence, tokens[: count // 2], 0)
             single_step(engine.decoder, live.sequence, tokens[count // 2 :], count // 2)

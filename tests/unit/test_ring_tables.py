@@ -12,7 +12,7 @@ from cyberkv.cybergraph.errors import CacheDiscontinuity, MalformedBytes
 from cyberkv.runtime.models.config_layers import LayerKind
 from cyberkv.runtime.rings import window
 from cyberkv.runtime.rings.plane import Layout, Plane, head_major, token_major
-from cyberkv.runtime.rings.ring import Position, Ring, Run, Slot, reads_in_place
+from cyberkv.runtime.rings.ring import Position, Ring, Slot
 from cyberkv.runtime.rings.snapshot import RULES, Shape, require_fit, restore, shape_of, take_snapshot
 
 TOP = Path(__file__).parents[2]
@@ -144,16 +144,6 @@ def test_the_least_capacity_and_the_most() -> None:
     assert window.ring_capacity(2048, 131_072) == 2048 + window.SLACK_ROWS
     assert window.ring_capacity(1, 1) == 32
     assert window.ring_capacity(4096, 100) == 100
-
-
-def test_reading_in_place_is_one_pure_predicate() -> None:
-    ring = Ring(8, 8, P(11), Slot(3))
-    whole = [(P(first), P(last)) for first in range(9, 20) for last in range(first + 1, 21)]
-    allowed = {(first, last) for first, last in whole if reads_in_place(ring, first, last, 64)}
-    assert allowed == {(f, last) for f, last in whole if f >= 11 and last <= 19 and (last <= 16 or f >= 16)}
-    assert not reads_in_place(ring, P(11), P(13), 32)  # slot 3 of rows of 32 bytes: off the line
-    assert reads_in_place(ring, P(12), P(13), 32)
-    assert ring.runs(P(15), P(18)) == (Run(Slot(7), 1), Run(Slot(0), 2))
 
 
 def positions_modulo_capacity(source: str) -> list[int]:
