@@ -15,7 +15,7 @@ from .models.config import DecoderConfig
 from .models.decoder import Decoder
 from .models.registry import LoadedModel
 from .pace import Pace
-from .pool import Pool
+from .pool import BlockPool, Pool, on_host
 from .quant import DTYPES
 from .rope import Rotary
 from .sequence import Sequence as Cache
@@ -32,7 +32,7 @@ class Engine:
     model_cid: Cid
     store: Store
     index: Index
-    pool: Pool
+    pool: BlockPool
     domain: Domain
     pace: Pace = field(default_factory=Pace)
     """Speeds that decide whether known blocks are loaded or computed."""
@@ -69,7 +69,7 @@ class Engine:
 
     def new_sequence(self) -> Cache:
         """Start an empty cache over the shared pool."""
-        return Cache(self.config, self.rotary, self.pool, self.memory)
+        return Cache(self.config, self.rotary, on_host(self.pool, "a sequence with rotated copies"), self.memory)
 
 
 def build_engine(
@@ -80,7 +80,7 @@ def build_engine(
     `capacity_tokens` bounds the pool (by default two conversations of the model's full length; memory is taken only as
     it is used). Runs the known-answer test unless a `domain` is given. Effects: the model node is put into the store.
     """
-    decoder, rotary = _prepare(loaded)
+    decoder, rotary = loaded.decoder, _rotary(loaded)
     capacity_tokens = capacity_tokens or 2 * loaded.config.max_positions
     pool = Pool(loaded.geometry, -(-capacity_tokens // loaded.geometry.block_size) + 2)
     store.put_node(loaded.identity)
@@ -90,11 +90,10 @@ def build_engine(
 
 def known_answer(loaded: LoadedModel) -> Domain:
     """Run the known-answer test of a loaded model, without a store; effects as in `probe`."""
-    return probe(*_prepare(loaded), loaded.geometry)
+    return probe(loaded.decoder, _rotary(loaded), loaded.geometry)
 
 
-def _prepare(loaded: LoadedModel) -> tuple[Decoder, Rotary]:
+def _rotary(loaded: LoadedModel) -> Rotary:
     config, dtype = loaded.config, DTYPES[loaded.geometry.dtype]
     positions = config.max_positions + FLOOR_ROWS  # padding rows of the last step stand beyond the model's own
-    rotary = Rotary(config.head_dim, config.rope_base, dict(config.rope_scaling), positions, dtype)
-    return Decoder(config, loaded.weights), rotary
+    return Rotary(config.head_dim, config.rope_base, dict(config.rope_scaling), positions, dtype)

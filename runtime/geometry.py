@@ -30,6 +30,7 @@ Quantised, a row of 64 takes 68 bytes, and all layers fit in one leaf.
 """
 
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final, Self
 
 from ..cybergraph.errors import UnsupportedModel
@@ -155,6 +156,12 @@ class Geometry:
     def leaf_bytes(self, group: int) -> int:
         """Size of the leaf of one layer group of a full block."""
         return self.tail_leaf_bytes(group, self.block_size)
+
+    @property
+    def leaf_spans(self) -> list[tuple[int, int]]:
+        """Where in a full block's bytes its leaves begin and end."""
+        ends = list(accumulate(self.leaf_bytes(group) for group in range(self.leaves_per_block)))
+        return list(zip([0, *ends], ends, strict=False))
 
     def tail_leaf_bytes(self, group: int, tokens: int) -> int:
         """Size of a leaf of one layer group with `tokens` rows a layer."""

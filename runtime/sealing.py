@@ -8,7 +8,7 @@ from ..cybergraph.index import Index, IndexEntry
 from ..cybergraph.nodes import Block, Model
 from ..cybergraph.prefix import PrefixKey
 from ..cybergraph.store.base import Store
-from .pool import Pool
+from .pool import BlockPool
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,17 +27,17 @@ class Sealed:
 
     cids: list[Cid]
     items: list[tuple[Cid, bytes | memoryview]]
-    """Leaves and nodes; leaves are views of pool rows."""
+    """Leaves and nodes; leaves are what `BlockPool.read` gave."""
     entries: list[IndexEntry]
 
 
 def name_blocks(
-    pool: Pool, model: Model, model_cid: Cid, prev: Cid | None, blocks: list[Unsealed], domain: str
+    pool: BlockPool, model: Model, model_cid: Cid, prev: Cid | None, blocks: list[Unsealed], domain: str
 ) -> Sealed:
-    """Hash consecutive blocks that follow `prev`."""
+    """Hash consecutive blocks that follow `prev`. Raises `TierFull` where their bytes find no room on the host."""
     sealed = Sealed([], [], [])
-    for block in blocks:
-        leaves = [(Cid.of(leaf, "raw", model.leaf_hash), leaf) for leaf in pool.leaves(block.row)]
+    for block, views in zip(blocks, pool.read([block.row for block in blocks]), strict=True):
+        leaves = [(Cid.of(leaf, "raw", model.leaf_hash), leaf) for leaf in views]
         node = Block(model=model_cid, prev=prev, tokens=block.tokens, kv=tuple(cid for cid, _ in leaves))
         data = node.encode()
         cid = Cid.of(data, "dag-cbor", "sha2-256")

@@ -16,7 +16,7 @@ from .announce import announce
 from .checkpoint import require_model
 from .engine import Engine
 from .live import Counts, Live, Progress
-from .pool import ARCHIVED
+from .pool import ARCHIVED, on_host
 from .sampling import Sampling
 from .sealing import Sealed
 from .selection import Coldness, Policy, coldest_first, distance, select
@@ -53,7 +53,11 @@ class Selected:
     """
 
     def __init__(self, engine: Engine, policy: Policy, *, coldness: Coldness = distance) -> None:
-        """Start an empty one. Raises `OutOfRange` for a model with positions for fewer than four blocks."""
+        """Start an empty one.
+
+        Raises `OutOfRange` for a model with positions for fewer than four blocks, `UnsupportedModel` on a device.
+        """
+        on_host(engine.pool, "going on over selected blocks")
         self.engine = engine
         self.policy = policy
         self.approx = f"selected blocks: {policy.name}"
@@ -187,10 +191,10 @@ class Selected:
         """Read the rows of chosen blocks that are not in the pool, after making room for them and `room_blocks`."""
         engine, absent = self.engine, [block for block in chosen if block not in self._rows]
         self._make_room(chosen, len(absent) + room_blocks)
-        leaves = [leaf for block in absent for leaf in self._leaves(block)]
+        leaves = [self._leaves(block) for block in absent]
         for block in absent:
             self._rows[block] = engine.pool.allocate()
-        engine.store.get_into(leaves, [view for block in absent for view in engine.pool.leaves(self._rows[block])])
+        engine.pool.fill(engine.store, leaves, [self._rows[block] for block in absent])
         self.counts.tokens_reused += len(absent) * engine.geometry.block_size
 
     def _make_room(self, pinned: Sequence[int], blocks: int) -> None:

@@ -5,7 +5,7 @@ are ordered by an event that one records and the other waits for, or not at all.
 host waits only for what it is about to touch itself.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol, cast
 
 import torch
@@ -37,6 +37,13 @@ class Stream(Protocol):
         """Have the host wait for all that is queued. For ways out after an error only."""
 
 
+class Graph(Protocol):
+    """Operations that were captured."""
+
+    def replay(self) -> None:
+        """Queue them all once more on the stream for kernels: over the same memory, with what it holds by then."""
+
+
 class Device(Protocol):
     """A device. Every method may be called from any thread."""
 
@@ -54,13 +61,26 @@ class Device(Protocol):
         """
 
     def pinned(self, size_bytes: int) -> Tensor:
-        """Give page-locked host memory, which copies need to be asynchronous: uint8 [size_bytes]. Raises `TierFull`."""
+        """Give page-locked host memory, which copies need to be asynchronous: uint8 [size_bytes]. Raises `TierFull`.
+
+        Once it is dropped, nobody else is given it before the copies that are queued with it are done.
+        """
 
     def copy(self, pairs: Iterable[tuple[Tensor, Tensor]], stream: Stream) -> None:
-        """Queue copies of contiguous bytes, each from pinned to device memory or back. Pairs: target, source."""
+        """Queue copies of contiguous bytes, from pinned to device memory, back, or within it. Pairs: target, source."""
 
     def upload(self, target: Tensor, entries: Sequence[int], stream: Stream) -> None:
         """Queue a copy of integers, which are taken over before this returns. Shape: target int32 [len(entries)]."""
+
+    def put(self, tensor: Tensor) -> Tensor:
+        """Give a copy of a tensor of the host, or the tensor where the device sees it. Raises `TierFull`."""
+
+    def capture(self, run: Callable[[], object]) -> Graph:
+        """Note what `run` queues on the stream for kernels, and do not queue it. Nothing was compiled for it only now.
+
+        What `run` has made by then stays for the graph, and is overwritten by each replay and by other graphs of the
+        device. Raises as `run`, and where something cannot be captured.
+        """
 
     def free_bytes(self) -> int:
         """Give the memory of the device that nobody has taken."""
@@ -87,6 +107,18 @@ class TorchStream:
         self.raw.synchronize()
 
 
+class TorchGraph:
+    """A CUDA graph."""
+
+    def __init__(self, graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream) -> None:
+        self._graph, self._stream = graph, stream
+
+    def replay(self) -> None:
+        """See `Graph`."""
+        with torch.cuda.stream(self._stream):
+            self._graph.replay()
+
+
 class TorchDevice:
     """A CUDA device as PyTorch gives it."""
 
@@ -94,6 +126,7 @@ class TorchDevice:
         """Take the stream that is current for the calling thread as the one for kernels."""
         self.place = torch.device("cuda", index)
         self._compute = TorchStream(torch.cuda.current_stream(self.place))
+        self._graph_memory = torch.cuda.graph_pool_handle()
 
     @property
     def compute(self) -> Stream:
@@ -129,6 +162,20 @@ class TorchDevice:
         source = torch.tensor(entries, dtype=ENTRY_DTYPE).pin_memory()
         with torch.cuda.stream(cast("TorchStream", stream).raw):
             target.copy_(source, non_blocking=True)
+
+    def put(self, tensor: Tensor) -> Tensor:
+        """See `Device`."""
+        try:
+            return tensor.to(self.place)
+        except torch.OutOfMemoryError as error:
+            raise out_of_memory("the device", tensor.nbytes) from error
+
+    def capture(self, run: Callable[[], object]) -> Graph:
+        """See `Device`. Other threads may go on: what they ask the driver for does not end the capture."""
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._graph_memory, capture_error_mode="thread_local"):
+            run()
+        return TorchGraph(graph, self._compute.raw)
 
     def free_bytes(self) -> int:
         """See `Device`."""

@@ -1,21 +1,24 @@
 """The paged pool in device memory, byte for byte the rows of the host's `Pool`, and the block tables over its rows.
 
-Rows are touched by several streams. Of each row the pool knows the events that whoever touches it next, on whichever
-stream, comes after: `order` waits for them, `passed` says what follows. Kernels reach rows through block tables only,
-and `BlockTables.set` has the compute stream wait. The pool sees row numbers, never hashes.
+One object has all of it: rows and their order (`DeviceRows`), and what moves their bytes (`Moves`). Kernels reach rows
+through block tables only, and `BlockTables.set` has their stream wait. The pool sees row numbers, never hashes.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import Final, Self
+from collections.abc import Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import Final, Self, cast
 
+import torch
 from torch import Tensor
 
+from ...cybergraph.cid import Buffer, Cid
 from ...cybergraph.errors import TierFull
 from ..geometry import Geometry
-from ..pool import ARCHIVED, Rows
-from ..quant import packing_of
-from .device import ENTRY_DTYPE, Device, Event, Stream
-from .staging import leaf_spans
+from ..pool import ARCHIVED, BlockPool, HostBlock, LeafSource, cut_leaves, put_leaves
+from .device import ENTRY_DTYPE, Device
+from .devicerows import DeviceRows
+from .moves import SLOT_BYTES, SLOTS, Moves
+from .staging import HostRow
 
 FREE_PERCENT: Final = 80
 """Of the device memory that is free, where no size is given. The rest is for what kernels work in."""
@@ -24,32 +27,40 @@ PADDING: Final = 0
 """Stands in a block table where there is no block: a row that exists, so that what reads too far reads something."""
 
 
-class DevicePool(Rows):
-    """Fixed number of rows in device memory. Verbs and counts are those of `Pool`.
+class DevicePool(DeviceRows, BlockPool):
+    """Fixed number of rows in device memory. Copies are queued, and happen later."""
 
-    A row that loses its last user counts as used by the compute stream until then.
-    """
+    def __init__(
+        self,
+        device: Device,
+        geometry: Geometry,
+        capacity_blocks: int,
+        *,
+        host_bytes: int = 0,
+        executor: Executor | None = None,
+        slot_bytes: int = SLOT_BYTES,
+        slots: int = SLOTS,
+    ) -> None:
+        """Set the memory aside, as `Moves` says too. `executor` reads leaves, by default a thread of the pool's own.
 
-    def __init__(self, device: Device, geometry: Geometry, capacity_blocks: int) -> None:
-        """Set the memory aside. Raises `TierFull`."""
-        g = geometry
-        self.device, self.geometry, self.packing = device, geometry, packing_of(geometry)
-        memory = device.empty(max(1, capacity_blocks) * g.block_bytes)[: capacity_blocks * g.block_bytes]
-        self.bytes: Tensor = memory.view(capacity_blocks, g.block_bytes)
-        """uint8 [capacity_blocks, block_bytes]."""
-        self.rows: Tensor = memory.view(self.packing.stored_dtype).view(
-            capacity_blocks, g.num_layers, 2, g.block_size, g.num_kv_heads, self.packing.width
+        Raises `TierFull`.
+        """
+        super().__init__(device, geometry, capacity_blocks)
+        self._own = None if executor else ThreadPoolExecutor(1, thread_name_prefix="load")
+        self.moves = Moves(
+            self, executor or cast("Executor", self._own), host_bytes=host_bytes, slot_bytes=slot_bytes, slots=slots
         )
-        """The same bytes, for kernels: [capacity_blocks, num_layers, K|V, block_size, kv_heads, width]."""
-        self._spans_bytes = leaf_spans(g)
-        self._used: list[Event | None] = [None] * capacity_blocks
-        """Follows the last use by the compute stream before the row lost its last user."""
-        self._moved: dict[int, Event] = {}
-        """Follows the last copy from or to a row, where the compute stream has not waited for it."""
-        super().__init__(capacity_blocks)
 
     @classmethod
-    def sized(cls, device: Device, geometry: Geometry, device_memory_bytes: int | None = None) -> Self:
+    def sized(
+        cls,
+        device: Device,
+        geometry: Geometry,
+        device_memory_bytes: int | None = None,
+        *,
+        host_bytes: int = 0,
+        executor: Executor | None = None,
+    ) -> Self:
         """Make a pool within `device_memory_bytes`, by default `FREE_PERCENT` of what is free. Raises `TierFull`."""
         budget_bytes = device_memory_bytes
         if budget_bytes is None:
@@ -60,54 +71,61 @@ class DevicePool(Rows):
                 hint="give the device pool more bytes, or choose a smaller block size",
                 device_memory_bytes=budget_bytes,
             )
-        return cls(device, geometry, budget_bytes // geometry.block_bytes)
+        return cls(device, geometry, budget_bytes // geometry.block_bytes, host_bytes=host_bytes, executor=executor)
 
-    def release(self, row: int) -> None:
-        """Count one user less. The last one's kernels, as far as they are queued now, come before any other use."""
-        with self.lock:
-            try:
-                if row != ARCHIVED and self.users(row) == 1:
-                    self._used[row] = self._mark()
-            finally:
-                super().release(row)
+    def fill(self, source: LeafSource, leaves: Sequence[Sequence[Cid]], rows: Sequence[int]) -> None:
+        """See `BlockPool`: the copies are queued by then, and those before them went on while others were verified."""
+        with self.moves.load(source, leaves, rows) as loading:
+            if loading.finish() < len(rows) and loading.error is not None:
+                raise loading.error
 
-    def _mark(self) -> Event | None:
-        try:
-            return self.device.compute.record()
-        except BaseException:
-            self.device.compute.synchronize()
-            raise
+    def read(self, rows: Sequence[int]) -> list[list[memoryview]]:
+        """See `BlockPool`: copies in page-locked memory, which the host waits for."""
+        spans = self.geometry.leaf_spans
+        return [[block[start:end] for start, end in spans] for block in self.moves.read(rows)]
 
-    def order(self, rows: Iterable[int], stream: Stream) -> None:
-        """Have a stream go on only after what touched some rows before."""
-        with self.lock:
-            events = {
-                id(event): event
-                for row in rows if row != ARCHIVED
-                for event in (self._used[row], self._moved.get(row)) if event is not None
-            }  # fmt: skip
-        for event in events.values():
-            stream.wait(event)
+    def host_block(self) -> HostRow:
+        """See `BlockPool`: page-locked, as far as `host_bytes` go."""
+        return self.moves.host_row()
 
-    def settle(self, rows: Iterable[int]) -> None:
-        """Have the compute stream go on only after the copies that touch some rows, which have users."""
-        with self.lock:
-            moved = {row: self._moved[row] for row in self._moved.keys() & rows}
-            for event in {id(event): event for event in moved.values()}.values():
-                self.device.compute.wait(event)
-            for row in moved:  # from now on, what comes after the compute stream comes after the copies
-                del self._moved[row]
+    def copy_out(self, row: int) -> HostRow:
+        """See `BlockPool`: `Moves.save`."""
+        return self.moves.save(row)
 
-    def passed(self, rows: Iterable[int], event: Event) -> None:
-        """Say which event follows a copy from or to some rows; its stream was ordered after what was before."""
-        with self.lock:
-            for row in rows:
-                self._used[row], self._moved[row] = None, event
+    def copy_in(self, row: int, block: HostBlock) -> None:
+        """See `BlockPool`: `Moves.restore`."""
+        self.moves.restore([(cast("HostRow", block), row)])
 
-    def leaf(self, row: int, group: int) -> Tensor:
-        """Give the bytes of one leaf of a row: uint8, contiguous."""
-        start, end = self._spans_bytes[group]
-        return self.bytes[row, start:end]
+    def tail_leaves(self, row: int, tokens: int) -> list[bytes]:
+        """See `BlockPool`: the whole row comes down, in one copy."""
+        [block] = self.moves.read([row])
+        raw = torch.frombuffer(block, dtype=self.rows.dtype).view(self.rows.shape[1:])
+        return cut_leaves(self.geometry, raw, tokens)
+
+    def fill_tail(self, row: int, tokens: int, leaves: Sequence[Buffer]) -> None:
+        """See `BlockPool`: the whole row is written, in one copy, with zeros behind."""
+        block = self.device.pinned(self.geometry.block_bytes).zero_()
+        put_leaves(self.geometry, block.view(self.rows.dtype).view(self.rows.shape[1:]), tokens, leaves)
+        self.moves.write(row, block)
+
+    def copy_cut(self, source: int, target: int, tokens: int) -> None:  # noqa: ARG002 - see below
+        """See `BlockPool`: the whole row, in one copy, on the stream of the kernels."""
+        self.settle([source, target])
+        self.device.copy([(self.bytes[target], self.bytes[source])], self.device.compute)
+
+    def drain(self) -> None:
+        """See `BlockPool`."""
+        self.moves.drain()
+
+    def close(self) -> None:
+        """Have the host wait for the copies that are queued: after that, the memory may go. Close loadings first."""
+        self.drain()
+        if self._own is not None:
+            self._own.shutdown()
+
+    def check_integrity(self) -> list[str]:
+        """List what does not add up in rows and slots; empty where all is well."""
+        return [*super().check_integrity(), *self.moves.check_integrity()]
 
 
 class BlockTables:
@@ -116,7 +134,7 @@ class BlockTables:
     What changes is written on the compute stream, so kernels launched before see the table as it was. For one thread.
     """
 
-    def __init__(self, pool: DevicePool, sequences: int, width: int) -> None:
+    def __init__(self, pool: DeviceRows, sequences: int, width: int) -> None:
         """Set the memory aside: `width` blocks for each sequence, more when they are needed. Raises `TierFull`."""
         self._pool, self._device = pool, pool.device
         self._known: list[list[int]] = [[] for _ in range(sequences)]

@@ -1,13 +1,14 @@
 """Blocks on their way into rows of the device, layer group by layer group, as the thread that computes sees them."""
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from threading import Condition
 from types import TracebackType
 from typing import Self
 
 from ...cybergraph.errors import Corrupt, NotFound
 from .device import Event
-from .devicepool import DevicePool
+from .devicerows import DeviceRows
 
 
 class Loading:
@@ -17,7 +18,7 @@ class Loading:
     queued, and never for the device. The others are for `Moves`.
     """
 
-    def __init__(self, pool: DevicePool, blocks: int) -> None:
+    def __init__(self, pool: DeviceRows, blocks: int) -> None:
         self.limit = blocks
         """Leading blocks that come whole, as far as is known."""
         self.error: BaseException | None = None
@@ -102,8 +103,10 @@ class Loading:
     def end(self) -> None:
         """Give the rows back and say that no more comes."""
         try:
-            while self._rows:
-                self._pool.release(self._rows.pop())
+            with ExitStack() as stack:  # all of them, whatever goes wrong with one
+                rows, self._rows = self._rows, []
+                for row in rows:
+                    stack.callback(self._pool.release, row)
         finally:
             with self._changed:
                 if len(self._events) < self._pool.geometry.leaves_per_block:

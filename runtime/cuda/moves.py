@@ -4,33 +4,27 @@ Leaves are read from the store into page-locked slots and verified there, by its
 being copied: what does not hash to its name never leaves the host. They come group by group, the lowest layers of all
 blocks first, so the first layers can be computed while the others are on their way.
 
-The host waits for the device in two places only: the thread that reads, for a slot that it is about to fill again, and
-`HostRow.leaves`, for a row that is about to be read. Everything else is events between streams.
+The host waits for the device in three places only: the thread that reads, for a slot that it is about to fill again,
+and `HostRow.leaves` and `Moves.read`, for rows that are about to be read. Everything else is events between streams.
 """
 
 from collections.abc import Sequence
 from concurrent.futures import Executor
-from typing import Final, Protocol
+from typing import Final
 
 from torch import Tensor
 
 from ...cybergraph.cid import Cid
 from ...cybergraph.errors import Corrupt, NotFound
+from ..pool import LeafSource
 from .device import Event, Stream
-from .devicepool import DevicePool
+from .devicerows import DeviceRows
 from .loading import Loading
-from .staging import HostRow, Slots, leaf_spans
+from .staging import HostRow, Slot, Slots
 
 SLOT_BYTES: Final = 8 << 20
 """Large enough for the store to read and hash by several threads."""
 SLOTS: Final = 4
-
-
-class Source(Protocol):
-    """Gives leaves: a `Store` is one."""
-
-    def get_into(self, cids: Sequence[Cid], out: Sequence[memoryview]) -> None:
-        """Read leaves, verified, as `Store.get_into`."""
 
 
 class Moves:
@@ -38,7 +32,7 @@ class Moves:
 
     def __init__(
         self,
-        pool: DevicePool,
+        pool: DeviceRows,
         executor: Executor,
         *,
         host_bytes: int = 0,
@@ -57,7 +51,7 @@ class Moves:
         self.host = Slots(self.device, geometry.block_bytes, host_bytes // geometry.block_bytes)
         self._up, self._down = self.device.stream(), self.device.stream()
 
-    def load(self, source: Source, leaves: Sequence[Sequence[Cid]], rows: Sequence[int]) -> Loading:
+    def load(self, source: LeafSource, leaves: Sequence[Sequence[Cid]], rows: Sequence[int]) -> Loading:
         """Begin to bring blocks into rows that the caller has, and keeps until the loading is closed.
 
         Shape: `leaves[i]` are the leaves of the block that goes to `rows[i]`, lowest layers first. The rows were taken
@@ -75,18 +69,11 @@ class Moves:
     def restore(self, blocks: Sequence[tuple[HostRow, int]]) -> Loading:
         """Queue the copies of host rows into rows that were taken for this. The host rows may be closed right after."""
         loading = Loading(self.pool, len(blocks))
-        rows = [row for _, row in blocks]
+        rows, slots = [row for _, row in blocks], [host.slot for host, _ in blocks]
         try:
-            self.pool.order(rows, self._up)
-            for host, _ in blocks:
-                host.slot.order(self._up)
-            for group, (start, end) in enumerate(leaf_spans(self.pool.geometry)):
+            for group, (start, end) in enumerate(self.pool.geometry.leaf_spans):
                 pairs = [(self.pool.leaf(row, group), host.slot.tensor[start:end]) for host, row in blocks]
-                event = self._copy(pairs, self._up)
-                self.pool.passed(rows, event)
-                for host, _ in blocks:
-                    host.slot.passed(event)
-                loading.arrived(event)
+                loading.arrived(self._copy(pairs, self._up, rows, slots))
         finally:
             loading.end()
         return loading
@@ -99,19 +86,43 @@ class Moves:
         """
         slot = self.host.take()
         try:
-            if self.pool.users(row):
-                self._down.wait(self.device.compute.record())
-            self.pool.order([row], self._down)
-            slot.order(self._down)
-            event = self._copy([(slot.tensor, self.pool.bytes[row])], self._down)
-            slot.passed(event)
-            self.pool.passed([row], event)
+            self._lower([row], [slot.tensor], [slot])
         except BaseException:
             self.host.give(slot)
             raise
         return HostRow(slot, self.pool.geometry, self.host.give)
 
-    def _bring(self, loading: Loading, source: Source, leaves: Sequence[Sequence[Cid]], rows: Sequence[int]) -> None:
+    def host_row(self) -> HostRow:
+        """Give host memory for a block, to be written by the host. Raises `TierFull` where it has no room."""
+        return HostRow(self.host.take(), self.pool.geometry, self.host.give)
+
+    def read(self, rows: Sequence[int]) -> list[memoryview]:
+        """Copy rows to page-locked memory of their own, and have the host wait for them. Of which rows, see `save`.
+
+        Raises `TierFull` where there is no room.
+        """
+        size_bytes = self.pool.geometry.block_bytes
+        memory = self.device.pinned(max(1, len(rows) * size_bytes))
+        blocks = [memory[at : at + size_bytes] for at in range(0, len(rows) * size_bytes, size_bytes)]
+        if rows:
+            self._lower(rows, blocks, []).synchronize()
+        return [block.numpy().data for block in blocks]
+
+    def write(self, row: int, block: Tensor) -> None:
+        """Queue the copy of page-locked bytes, uint8 [block_bytes], to a row in use, after what is queued over it."""
+        self._up.wait(self.device.compute.record())
+        self._copy([(self.pool.bytes[row], block)], self._up, [row], [])
+
+    def _lower(self, rows: Sequence[int], targets: Sequence[Tensor], slots: Sequence[Slot]) -> Event:
+        """Queue copies of rows to host memory."""
+        if any(self.pool.users(row) for row in rows):
+            self._down.wait(self.device.compute.record())
+        pairs = [(target, self.pool.bytes[row]) for target, row in zip(targets, rows, strict=True)]
+        return self._copy(pairs, self._down, rows, slots)
+
+    def _bring(
+        self, loading: Loading, source: LeafSource, leaves: Sequence[Sequence[Cid]], rows: Sequence[int]
+    ) -> None:
         if not loading.begin():
             return
         try:
@@ -126,7 +137,7 @@ class Moves:
             loading.end()
 
     def _bring_group(
-        self, loading: Loading, group: int, source: Source, leaves: Sequence[Sequence[Cid]], rows: Sequence[int]
+        self, loading: Loading, group: int, source: LeafSource, leaves: Sequence[Sequence[Cid]], rows: Sequence[int]
     ) -> None:
         """Bring one group of all blocks, a slot at a time; blocks from a leaf on that does not come are left out."""
         size_bytes, start = self.pool.geometry.leaf_bytes(group), 0
@@ -142,34 +153,40 @@ class Moves:
                     loading.cut(start + next((i for i, cid in enumerate(cids) if str(cid) == named), 0), error)
                     continue
                 here = rows[start:end]
-                if group == 0:
-                    self.pool.order(here, self._up)
                 pairs = [
                     (self.pool.leaf(row, group), slot.tensor[at : at + size_bytes])
                     for row, at in zip(here, starts, strict=True)
                 ]
-                event = self._copy(pairs, self._up)
-                slot.passed(event)
-                self.pool.passed(here, event)
+                self._copy(pairs, self._up, here, [slot])
             start = end
 
-    def _copy(self, pairs: Sequence[tuple[Tensor, Tensor]], stream: Stream) -> Event:
-        """Queue copies, (target, source), and mark their end. After an error none is queued any more."""
+    def _copy(
+        self, pairs: Sequence[tuple[Tensor, Tensor]], stream: Stream, rows: Sequence[int], slots: Sequence[Slot]
+    ) -> Event:
+        """Queue copies, (target, source), of some rows and slots after what touches these, and mark their end.
+
+        After an error none is queued any more.
+        """
         try:
-            self.device.copy(pairs, stream)
-            return stream.record()
+            with self.pool.lock:  # of two threads with the same row, one comes after the other
+                self.pool.order(rows, stream)
+                for slot in slots:
+                    slot.order(stream)
+                self.device.copy(pairs, stream)
+                event = stream.record()
+                for slot in slots:
+                    slot.passed(event)
+                self.pool.passed(rows, event)
+                return event
         except BaseException:
             stream.synchronize()
             raise
 
-    def close(self) -> None:
-        """Have the host wait for the copies that are queued: after that, the pool's memory may go.
-
-        Close the loadings first.
-        """
+    def drain(self) -> None:
+        """Have the host wait for the copies that are queued."""
         self._up.synchronize()
         self._down.synchronize()
 
     def check_integrity(self) -> list[str]:
-        """List what does not add up in rows and slots; empty where all is well."""
-        return [*self.pool.check_integrity(), *self.ring.check_integrity(), *self.host.check_integrity()]
+        """List what does not add up in the slots; empty where all is well."""
+        return [*self.ring.check_integrity(), *self.host.check_integrity()]

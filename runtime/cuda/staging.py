@@ -109,9 +109,6 @@ class HostRow:
         self._slot: Slot | None = slot
         self._geometry, self._give = geometry, give
 
-    def __len__(self) -> int:
-        return self._geometry.block_bytes
-
     @property
     def slot(self) -> Slot:
         """Where the bytes are. Raises `RuntimeError` after `close`."""
@@ -120,21 +117,12 @@ class HostRow:
         return self._slot
 
     def leaves(self) -> list[memoryview]:
-        """Give the leaves, lowest layers first, good until `close`. The host waits for the copies that touch them."""
+        """See `HostBlock`. The host waits for the copies that touch them."""
         self.slot.settle()
-        return [self.slot.view[start:end] for start, end in leaf_spans(self._geometry)]
+        return [self.slot.view[start:end] for start, end in self._geometry.leaf_spans]
 
     def close(self) -> None:
         """Give the memory back, also while copies touch it. Harmless twice."""
         slot, self._slot = self._slot, None
         if slot is not None:
             self._give(slot)
-
-
-def leaf_spans(geometry: Geometry) -> list[tuple[int, int]]:
-    """Say where in a block's bytes its leaves begin and end."""
-    spans, start = [], 0
-    for group in range(geometry.leaves_per_block):
-        spans.append((start, start + geometry.leaf_bytes(group)))
-        start = spans[-1][1]
-    return spans

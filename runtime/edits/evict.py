@@ -16,6 +16,7 @@ import torch
 from ...cybergraph.cid import Cid
 from ...cybergraph.errors import OutOfRange
 from ..live import Live, Progress
+from ..pool import on_host
 from ..reuse import Counts
 from ..rings.archive import bring_back
 from .derived import give_up
@@ -44,10 +45,13 @@ def evict(
 
     Effects: index entries of blocks that held the cuts, and of all that continue those, are taken out, but for what the
     head of another name than `name` holds. `elsewhere` comes into the receipt as it is. Raises what `refusal` gives,
-    `TierFull`, and `NotFound` or `Corrupt` for an archived block that is to be read again and cannot.
+    `UnsupportedModel` for `exact` and `fast` on a device, `TierFull`, and `NotFound` or `Corrupt` for an archived block
+    that is to be read again and cannot.
     """
     if error := refusal(live, cuts, mode):
         raise error
+    if mode != "rollback":
+        on_host(live.engine.pool, f"evicting in mode {mode}")
     before, length = list(live.blocks), len(live.tokens)
     done = _EDITS[mode](live, cuts, name, progress)
     after = set(live.blocks)
@@ -141,7 +145,8 @@ def _survivors(live: Live, cuts: Sequence[Cut], start: int) -> list[int]:
 
 def _move_rows(live: Live, draft: Live, first_block: int, positions: Sequence[int]) -> None:
     """Copy the raw rows of `positions` to where they stand in the draft, from `first_block` on."""
-    engine, size, rows = live.engine, live.engine.geometry.block_size, live.engine.pool.rows
+    engine, size = live.engine, live.engine.geometry.block_size
+    rows = on_host(engine.pool, "moving rows").rows
     bring_back(engine.residency, live.sequence.table, live.blocks, first_block, len(live.blocks))
     end = first_block * size + len(positions)
     draft.sequence.reserve(end)

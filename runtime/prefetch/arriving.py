@@ -11,7 +11,7 @@ from ...cybergraph.identity import require_same
 from ...cybergraph.nodes import Model
 from ..live import Live, Progress
 from ..pace import Pace
-from ..pool import ARCHIVED
+from ..pool import ARCHIVED, on_host
 from ..reuse import taken
 from ..tiers import Miss
 from .arrival import Arrival
@@ -24,9 +24,10 @@ def append_arriving(live: Live, arrival: Arrival, tokens: Tokens[int], progress:
     The tail is computed anew with what follows it, so the bytes are those of `resume` and `append`. What does not come
     is one miss, with its reason. Effects: the arrival is finished, everything used is stored. After an error `live`
     is empty again, unless all had come: then as `Live.append` leaves it. Raises as `Live.append`, `IdentityMismatch`,
-    and `TierFull` where the store has no room.
+    `UnsupportedModel` on a device, and `TierFull` where the store has no room.
     """
     engine, root, steps = live.engine, arrival.root, arrival.steps
+    on_host(engine.pool, "computing while blocks come from peers")
     if root.model != engine.model_cid:
         require_same(engine.model, Model.decode(arrival.desk.get(root.model)))
         raise IdentityMismatch(f"model {root.model}, this engine runs {engine.model_cid}")

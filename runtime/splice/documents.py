@@ -18,7 +18,7 @@ from ..engine import Engine
 from ..geometry import Geometry
 from ..live import Live
 from ..models.registry import BLOCK_SIZES
-from ..pool import Pool
+from ..pool import Pool, on_host
 from ..reblock import reblock, reblocked
 from .measure import copy_rows
 from .place import Origin
@@ -31,6 +31,8 @@ class Engines:
     """One decoder under several block sizes: each is a model identity of its own, over the same store and index."""
 
     def __init__(self, engine: Engine) -> None:
+        """Raises `UnsupportedModel` for an engine on a device."""
+        on_host(engine.pool, "splicing")
         self.main = engine
         self._made = {engine.geometry.block_size: engine}
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from ..canonical import CHUNK_TOKENS, canonical_step
 from ..engine import Engine
 from ..live import Live
+from ..pool import Pool, on_host
 from ..rings.archive import bring_back
 from .scattered import ScatteredCache
 
@@ -48,15 +49,16 @@ def copy_rows(live: Live, count: int) -> Tensor:
     Shape: [count, layers, K|V, kv_heads, head_dim]. Raises as `bring_back`.
     """
     engine, table = live.engine, live.sequence.table
+    pool = on_host(engine.pool, "splicing")
     full = min(len(live.blocks), -(-count // engine.geometry.block_size))
     bring_back(engine.residency, table, live.blocks, 0, full)
-    return _copy(engine, table, count)
+    return _copy(pool, table, count)
 
 
-def _copy(engine: Engine, table: list[int], count: int) -> Tensor:
-    g = engine.geometry
-    stored = engine.pool.rows[torch.tensor(table[: -(-count // g.block_size)], dtype=torch.int64)]
-    blocks = engine.pool.packing.unpack(stored)
+def _copy(pool: Pool, table: list[int], count: int) -> Tensor:
+    g = pool.geometry
+    stored = pool.rows[torch.tensor(table[: -(-count // g.block_size)], dtype=torch.int64)]
+    blocks = pool.packing.unpack(stored)
     # Pool rows are block-major: [blocks, layers, K|V, block_size, kv_heads, head_dim].
     rows = blocks.permute(0, 3, 1, 2, 4, 5).reshape(-1, g.num_layers, 2, g.num_kv_heads, g.head_dim)
     return rows[:count].contiguous()
@@ -70,7 +72,7 @@ def compute_in_full(engine: Engine, tokens: Items[int]) -> Text:
         sequence.extend_table(len(tokens))
         for start in range(0, len(tokens), CHUNK_TOKENS):
             hidden = canonical_step(engine.decoder, sequence, tokens[start : start + CHUNK_TOKENS], start)[-1].clone()
-        return Text(_copy(engine, sequence.table, len(tokens)), engine.decoder.logits(hidden))
+        return Text(_copy(on_host(engine.pool, "splicing"), sequence.table, len(tokens)), engine.decoder.logits(hidden))
     finally:
         sequence.release()
 

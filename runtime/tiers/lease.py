@@ -76,8 +76,14 @@ class Lease:
 
     def close(self) -> None:
         """Give the rows back, the last one first: the beginning of a chain is what others share, and stays longest."""
+        failed: BaseException | None = None
         while self.rows:
-            self._release(self.rows.pop())
+            try:
+                self._release(self.rows.pop())
+            except BaseException as error:  # all of them, whatever goes wrong with one
+                failed = failed or error
+        if failed is not None:
+            raise failed
 
     def __enter__(self) -> Self:
         return self

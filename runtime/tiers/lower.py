@@ -1,21 +1,25 @@
 """The two tiers outside memory: the store (L2) and peers (L3). What comes from them is verified on its way in."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 from ...cybergraph.chain import misfit
 from ...cybergraph.cid import Buffer, Cid
 from ...cybergraph.errors import BlockNotFound, Corrupt, CyberKVError, DigestMismatch, NotFound, PeerError, TierFull
 from ...cybergraph.nodes import Block
-from ...cybergraph.store.base import Store
+from ...cybergraph.store.base import Store, check_size
 from ...cybergraph.verdict import Tier
+from ..pool import LeafSource
 from .lease import Miss
 from .moves import MoveLog, Outcome
 from .witness import Beliefs, Event, Kept, witness
 
 BATCH_BYTES: Final = 8 << 20
 """What came from a peer is stored in batches of about this."""
+
+Fill: TypeAlias = Callable[[LeafSource, Sequence[Sequence[Cid]]], None]
+"""Brings the leaves of some blocks from a source to where they are wanted."""
 
 
 class Source(Protocol):
@@ -40,6 +44,24 @@ def drop_failed(store: Store, position_start: int, error: CyberKVError) -> Miss:
         store.drop_damaged([Cid.parse(str(cid))])
     way_back = "; if it was fetched, `cyberkv fetch` brings it back" if isinstance(error, NotFound) else ""
     return Miss(position_start, error.message + way_back, str(cid) if cid else None, error)
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """Verified leaves that no store took, before those of a store."""
+
+    loose: Mapping[Cid, Buffer]
+    store: Store
+
+    def get_into(self, cids: Sequence[Cid], out: Sequence[memoryview]) -> None:
+        """See `LeafSource`."""
+        pairs = list(zip(cids, out, strict=True))
+        for leaf, view in pairs:
+            if (data := self.loose.get(leaf)) is not None:
+                check_size(leaf, memoryview(data).nbytes, view)
+                view[:] = memoryview(data).cast("B")
+        kept = [pair for pair in pairs if pair[0] not in self.loose]
+        self.store.get_into([leaf for leaf, _ in kept], [view for _, view in kept])
 
 
 @dataclass(slots=True)
@@ -119,26 +141,17 @@ class Lower:
             loose.add(blocks[0])
             return bytes(unstored[blocks[0]])
 
-    def read(
-        self, blocks: Sequence[Cid], nodes: list[Block], rows: Sequence[list[memoryview]], position: int, tick: int
-    ) -> Loaded:
-        """Read the leaves of bound blocks into rows, as one batch.
+    def read(self, blocks: Sequence[Cid], nodes: list[Block], fill: Fill, position: int, tick: int) -> Loaded:
+        """Read the leaves of bound blocks to where `fill` puts them, as one batch.
 
-        Shape: `rows[i]` are the leaves of `nodes[i]`. Rows behind the blocks that came hold nothing to be relied on.
+        `fill` takes a source and the leaves of the leading blocks that are still wanted, and raises what the source
+        does. Where the blocks go that did not come, nothing is to be relied on.
         """
         loaded, loose = Loaded(nodes, None), dict[Cid, Buffer]()
         tried = not self.sources
         while loaded.nodes:
-            pairs = [
-                pair for node, views in zip(loaded.nodes, rows, strict=False)
-                for pair in zip(node.kv, views, strict=True)
-            ]  # fmt: skip
-            kept = [pair for pair in pairs if pair[0] not in loose]
             try:
-                for leaf, view in pairs:
-                    if leaf in loose:
-                        view[:] = memoryview(loose[leaf]).cast("B")
-                self.store.get_into([leaf for leaf, _ in kept], [view for _, view in kept])
+                fill(Over(loose, self.store) if loose else self.store, [node.kv for node in loaded.nodes])
                 break
             except (NotFound, Corrupt) as error:
                 failed = str(error.data.get("cid"))

@@ -1,12 +1,14 @@
 """What each tier takes to give a block, measured here and now."""
 
 from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
 
 from ...cybergraph.cid import Cid
-from ...cybergraph.errors import CyberKVError
+from ...cybergraph.errors import CyberKVError, TierFull
 from ...cybergraph.nodes import Block
 from ...cybergraph.verdict import Tier
+from ..pool import HostBlock
 from .residency import Residency
 
 
@@ -45,20 +47,30 @@ def measure(residency: Residency, blocks: Sequence[Cid], clock_s: Callable[[], f
 
     if not blocks:
         return found
-    row = pool.allocate()
+    size_bytes, row = pool.geometry.block_bytes, pool.allocate()
     try:
-        data = pool.copy_out(row)
-        timed(Tier.L0, lambda: len(pool.copy_out(row)))
+        with suppress(TierFull), closing(pool.copy_out(row)):
+            pass  # the next one does not touch the row for the first time
 
-        def from_host() -> int:
+        def to_host() -> int:
+            with closing(pool.copy_out(row)) as data:
+                data.leaves()
+            return size_bytes
+
+        def from_host(data: HostBlock) -> int:
             pool.copy_in(row, data)
-            return len(data)
+            pool.drain()
+            return size_bytes
 
-        timed(Tier.L1, from_host)
+        timed(Tier.L0, to_host)
+        with suppress(TierFull), closing(pool.copy_out(row)) as data:
+            data.leaves()
+            timed(Tier.L1, lambda: from_host(data))
 
         def from_store(cid: Cid) -> int:
-            residency.store.get_into(Block.decode(residency.store.get(cid)).kv, pool.leaves(row))
-            return pool.geometry.block_bytes
+            pool.fill(residency.store, [Block.decode(residency.store.get(cid)).kv], [row])
+            pool.drain()
+            return size_bytes
 
         def from_peer(cid: Cid) -> int:
             kv = Block.decode(residency.store.get(cid)).kv

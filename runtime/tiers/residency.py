@@ -15,11 +15,11 @@ from ...cybergraph.cid import Buffer, Cid
 from ...cybergraph.nodes import Block
 from ...cybergraph.store.base import Store, not_found
 from ...cybergraph.verdict import Located, Place, Tier
-from ..pool import ARCHIVED, Pool
+from ..pool import ARCHIVED, BlockPool, HostBlock
 from .lease import Lease, Miss
 from .lower import Lower, Source, drop_failed
 from .moves import MoveLog
-from .shelf import Entry, Shelf, cut_leaves
+from .shelf import Entry, Shelf
 from .witness import Witnessed, witness
 
 CACHED_BYTES: Final = 256 << 20
@@ -35,7 +35,7 @@ class Residency:
 
     def __init__(
         self,
-        pool: Pool,
+        pool: BlockPool,
         store: Store,
         model_cid: Cid,
         *,
@@ -151,8 +151,10 @@ class Residency:
             nodes, miss, loose = self.lower.bind(run, tokens, prev, position, tick)
             for cid, _ in zip(run, nodes, strict=False):
                 lease.add(cid, self.pool.allocate(), Tier.L2)
-            rows = [self.pool.leaves(row) for row in lease.rows[first:]]
-            loaded = self.lower.read(run, nodes, rows, position, tick)
+            rows = lease.rows[first:]
+            loaded = self.lower.read(
+                run, nodes, lambda source, leaves: self.pool.fill(source, leaves, rows[: len(leaves)]), position, tick
+            )
             lease.cut(first + len(loaded.nodes))
             for i, node in enumerate(loaded.nodes, first):
                 cid, fetched_bytes = lease.cids[i], loaded.fetched.get(lease.cids[i], 0)
@@ -173,6 +175,7 @@ class Residency:
         False where it is in memory, under way, nowhere to be had, or has no room there. Nothing is held afterwards.
         """
         size_bytes, claimed = self.pool.geometry.block_bytes, set[Cid]()
+        data: HostBlock | None = None
         if size_bytes > self.shelf.host_bytes:
             return False
         try:
@@ -184,8 +187,13 @@ class Residency:
             nodes, _, loose = self.lower.bind([cid], None, prev, 0, self.shelf.tick)
             if not nodes:
                 return False
-            data = bytearray(size_bytes)
-            loaded = self.lower.read([cid], nodes, [cut_leaves(self.pool.geometry, data)], 0, self.shelf.tick)
+            data = self.shelf.set_aside()
+            if data is None:
+                return False
+            views = data.leaves()
+            loaded = self.lower.read(
+                [cid], nodes, lambda source, leaves: source.get_into(leaves[0], views), 0, self.shelf.tick
+            )
             if not loaded.nodes:
                 return False
             source = Tier.L0 if cid in loaded.borrowed else Tier.L2  # what no store took is counted as in memory
@@ -194,6 +202,8 @@ class Residency:
                 self.log.add(cid, source, Tier.L1 if came else None, size_bytes)
             return came
         finally:
+            if data is not None:
+                self.shelf.give_up(data)
             with self.pool.lock:
                 self._flights -= claimed
                 self._changed.notify_all()

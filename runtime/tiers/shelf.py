@@ -7,12 +7,11 @@ stays there. What is in memory was verified when it came in, and is not verified
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from ...cybergraph.cid import Buffer, Cid
+from ...cybergraph.cid import Cid
 from ...cybergraph.errors import TierFull
 from ...cybergraph.nodes import Block
 from ...cybergraph.verdict import Tier
-from ..geometry import Geometry
-from ..pool import Pool
+from ..pool import BlockPool, HostBlock
 from .moves import MoveLog
 from .policy import Action, Standing, disposal, eviction_key
 from .witness import Kept
@@ -29,7 +28,7 @@ class Entry:
     node: Block
     stamp: int
     row: int | None = None
-    data: bytearray | None = None
+    data: HostBlock | None = None
     stored: bool = False
     """The store has it, as far as is known."""
     borrowed: bool = False
@@ -49,21 +48,12 @@ class Entry:
         return not self.stored and not self.borrowed
 
 
-def cut_leaves(geometry: Geometry, data: Buffer) -> list[memoryview]:
-    """Give the leaves of one block's bytes."""
-    view, start, leaves = memoryview(data), 0, []
-    for group in range(geometry.leaves_per_block):
-        leaves.append(view[start : start + geometry.leaf_bytes(group)])
-        start += geometry.leaf_bytes(group)
-    return leaves
-
-
 class Shelf:
     """Blocks in memory, within two budgets in bytes. Every method holds the pool's lock."""
 
     def __init__(
         self,
-        pool: Pool,
+        pool: BlockPool,
         log: MoveLog,
         write_down: Callable[[Entry, list[memoryview]], None],
         at_peer: Callable[[Cid], bool],
@@ -80,9 +70,11 @@ class Shelf:
         self.tick = 0
         self.steps = 0
         self.used_host_bytes = 0
+        """Of blocks in host memory, and of what is set aside for those that are being read."""
         self.entries: dict[Cid, Entry] = {}
         self._log, self._write_down, self._at_peer = log, write_down, at_peer
         self._by_row: dict[int, Entry] = {}
+        self._aside: list[HostBlock] = []
         self._stamp = 0
         self._queues: dict[Tier, list[tuple[int, Entry]]] = {Tier.L0: [], Tier.L1: []}
         self._arrived: dict[Tier, int] = {Tier.L0: 0, Tier.L1: 0}
@@ -132,20 +124,48 @@ class Shelf:
             if entry.row is not None:
                 return False
             if entry.data is not None:
-                self._log.add(cid, Tier.L1, None, len(entry.data))
+                self._log.add(cid, Tier.L1, None, self.pool.geometry.block_bytes)
                 self._leave_host(entry)
             self._enter_row(entry, row)
             return True
 
-    def take_in(self, cid: Cid, node: Block, data: bytearray, *, borrowed: bool = False) -> bool:
-        """Take the verified bytes of a block into host memory; False where it is in memory, or has no room there."""
+    def set_aside(self) -> HostBlock | None:
+        """Give host memory for one block, within the budget, to be read into; None where there is no room.
+
+        It is then for `take_in` or `give_up`.
+        """
         with self.lock:
-            if cid in self.entries or not self._make_host_room(len(data)):
+            size_bytes = self.pool.geometry.block_bytes
+            if not self._make_host_room(size_bytes):
+                return None
+            try:
+                data = self.pool.host_block()
+            except TierFull:
+                return None
+            self._aside.append(data)
+            self.used_host_bytes += size_bytes
+            return data
+
+    def give_up(self, data: HostBlock) -> None:
+        """Give back what was set aside, unless it was taken in."""
+        with self.lock:
+            if data in self._aside:
+                self._aside.remove(data)
+                self._close(data)
+
+    def _close(self, data: HostBlock) -> None:
+        self.used_host_bytes -= self.pool.geometry.block_bytes
+        data.close()
+
+    def take_in(self, cid: Cid, node: Block, data: HostBlock, *, borrowed: bool = False) -> bool:
+        """Take a block whose verified bytes are in what was set aside; False where it is in memory already."""
+        with self.lock:
+            if cid in self.entries:
                 return False
             self._stamp += 1
             entry = Entry(cid, node, self._stamp, data=data, stored=not borrowed, borrowed=borrowed, used=self.tick)
+            self._aside.remove(data)
             self.entries[cid] = entry
-            self.used_host_bytes += len(data)
             self._arrived[Tier.L1] += 1
             return True
 
@@ -159,8 +179,8 @@ class Shelf:
 
     def _leave_host(self, entry: Entry) -> None:
         if entry.data is not None:
-            self.used_host_bytes -= len(entry.data)
-            entry.data = None
+            data, entry.data = entry.data, None
+            self._close(data)
 
     def unused(self, row: int) -> bool:
         """See `Keeper`: a row that is named is kept, within the budget for such rows."""
@@ -186,7 +206,7 @@ class Shelf:
         if self._make_host_room(size_bytes):
             try:
                 entry.data = self.pool.copy_out(row)
-            except MemoryError:
+            except TierFull:
                 return self._dispose(entry)
             self.used_host_bytes += size_bytes
             self._arrived[Tier.L1] += 1
@@ -228,10 +248,10 @@ class Shelf:
         return True
 
     def views(self, entry: Entry) -> list[memoryview]:
-        """Give the leaves of a block where it is."""
+        """Give the leaves of a block, to be stored. Raises `TierFull`."""
         if entry.row is not None:
-            return self.pool.leaves(entry.row)
-        return cut_leaves(self.pool.geometry, entry.data or b"")
+            return self.pool.read([entry.row])[0]
+        return [] if entry.data is None else entry.data.leaves()
 
     def _leave_row(self, entry: Entry, row: int) -> None:
         del self._by_row[row]
@@ -309,7 +329,8 @@ class Shelf:
                     findings.append(f"block {entry.cid} is in both tiers or in none")
                 if entry.row is not None and self._by_row.get(entry.row) is not entry:
                     findings.append(f"row {entry.row} is not named for its block")
-            host_bytes = sum(len(entry.data) for entry in self.entries.values() if entry.data is not None)
+            below = len(self._aside) + sum(entry.data is not None for entry in self.entries.values())
+            host_bytes = below * self.pool.geometry.block_bytes
             if host_bytes != self.used_host_bytes or host_bytes > max(0, self.host_bytes):
                 findings.append(f"{host_bytes} bytes in L1, {self.used_host_bytes} counted, {self.host_bytes} allowed")
             unused = {row for row in self._by_row if not self.pool.users(row)}

@@ -10,8 +10,7 @@ The host counts as one thread.
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Executor, Future
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -22,16 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cyberkv.cybergraph.cid import Cid
-from cyberkv.cybergraph.errors import DigestMismatch
-from cyberkv.cybergraph.nodes import Block
-from cyberkv.cybergraph.store import MemoryStore
 from cyberkv.runtime.cuda.device import ENTRY_DTYPE, Device, Stream, out_of_memory
-from cyberkv.runtime.cuda.devicepool import BlockTables, DevicePool
-from cyberkv.runtime.cuda.moves import Moves
-from cyberkv.runtime.cuda.staging import HostRow
-from tests.contracts.synthetic import BLOCK_SIZE, make_blocks
-from tests.laws.shelves import BLOCK_BYTES, GEOMETRY, MODEL
 
 HOST = 0
 Clock = dict[int, int]
@@ -95,6 +85,25 @@ class FakeStream:
         self.device.host_waits_for(self.frontier, self.clock)
 
 
+@dataclass(frozen=True)
+class Launch:
+    """A kernel, and the bytes that it touches."""
+
+    run: Callable[[], object]
+    reads: tuple[Tensor, ...]
+    writes: tuple[Tensor, ...]
+
+
+@dataclass(eq=False)
+class FakeGraph:
+    device: "FakeDevice"
+    launches: list[Launch]
+
+    def replay(self) -> None:
+        for each in self.launches:
+            self.device.kernel(each.run, reads=each.reads, writes=each.writes)
+
+
 class FakeDevice:
     """`draw` decides what runs when; `device_bytes` and `pinned_bytes` are all there is.
 
@@ -113,8 +122,8 @@ class FakeDevice:
         self.failure: BaseException = KeyboardInterrupt()
         self.trail: list[str] = []
         """Names of what ran, in order."""
-        self._paces = draw.choice(((0,), (0, 0, 1), (0, 1, 3)))
-        """How many operations run during a call: none unless it is waited for, some, many."""
+        self._noted: list[Launch] | None = None
+        self.change_pace()
         self._lock = RLock()
         self._pending: list[Operation] = []
         self._accesses: list[Access] = []
@@ -122,6 +131,10 @@ class FakeDevice:
         self._host: Clock = {}
         self._streams: list[FakeStream] = []
         self._compute = self.stream()
+
+    def change_pace(self) -> None:
+        """Draw how many operations run during a call: none unless it is waited for, some, many."""
+        self._paces = self.draw.choice(((0,), (0, 0, 1), (0, 1, 3)))
 
     @property
     def compute(self) -> FakeStream:
@@ -137,14 +150,21 @@ class FakeDevice:
             if size_bytes > self.left_bytes:
                 raise out_of_memory("the device", size_bytes)
             self.left_bytes -= size_bytes
-            return torch.full((size_bytes,), 0xEE, dtype=torch.uint8)
+            return self._fresh(size_bytes, 0xEE)
 
     def pinned(self, size_bytes: int) -> Tensor:
         with self.enters("pinned"):
             if size_bytes > self.left_pinned_bytes:
                 raise out_of_memory("page-locked host memory", size_bytes)
             self.left_pinned_bytes -= size_bytes
-            return torch.full((size_bytes,), 0xDD, dtype=torch.uint8)
+            return self._fresh(size_bytes, 0xDD)
+
+    def _fresh(self, size_bytes: int, value: int) -> Tensor:
+        """Give memory that may be what another tensor had: its uses are over, as the allocator sees to."""
+        memory = torch.full((size_bytes,), value, dtype=torch.uint8)
+        start = memory.data_ptr()
+        self._accesses = [old for old in self._accesses if not old.start < start + size_bytes or old.end <= start]
+        return memory
 
     def copy(self, pairs: Iterable[tuple[Tensor, Tensor]], stream: Any) -> None:
         for target, source in pairs:
@@ -158,12 +178,26 @@ class FakeDevice:
             assert target.shape == source.shape
             self._queue("upload", stream, [], [target], lambda: target.copy_(source))
 
+    def put(self, tensor: Tensor) -> Tensor:
+        return tensor
+
+    def capture(self, run: Callable[[], object]) -> FakeGraph:
+        self._noted = noted = list[Launch]()
+        try:
+            run()
+        finally:
+            self._noted = None
+        return FakeGraph(self, noted)
+
     def free_bytes(self) -> int:
         return self.left_bytes
 
     def kernel(self, run: Callable[[], object], *, reads: Iterable[Tensor] = (), writes: Iterable[Tensor] = ()) -> None:
-        """Launch something on the compute stream that touches these bytes."""
+        """Launch something on the compute stream that touches these bytes; while it is captured, note it alone."""
         with self.enters("kernel"):
+            if self._noted is not None:
+                self._noted.append(Launch(run, tuple(reads), tuple(writes)))
+                return
             self._queue("kernel", self._compute, reads, writes, run)
 
     def read(self, tensor: Tensor) -> list[bytes]:
@@ -255,123 +289,3 @@ class FakeDevice:
 
 _is_a_device: Callable[[FakeDevice], Device] = lambda device: device  # noqa: E731 - for the type checker
 _is_a_stream: Callable[[FakeStream], Stream] = lambda stream: stream  # noqa: E731
-
-
-class Inline(Executor):
-    """Does what it is given before `submit` returns: one order of host code, for laws about the order on the device."""
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        future.set_result(fn(*args, **kwargs))
-        return future
-
-
-class Later(Executor):
-    """Does what it is given when it is told to."""
-
-    def __init__(self) -> None:
-        self.tasks: list[Callable[[], Any]] = []
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        self.tasks.append(lambda: fn(*args, **kwargs))
-        return Future()
-
-    def run(self) -> None:
-        while self.tasks:
-            self.tasks.pop(0)()
-
-
-class WatchedStore(MemoryStore):
-    """Says to a device when the host writes, and fails where it is told to."""
-
-    def __init__(self, device: FakeDevice | None = None) -> None:
-        super().__init__()
-        self.device = device
-        self.reads = self.fails_at = 0
-        self.failure: BaseException = OSError("the disk is gone")
-        self.before: Callable[[], None] = lambda: None
-        """Called before each bulk read."""
-
-    def get_into(self, cids: Sequence[Cid], out: Sequence[memoryview]) -> None:
-        self.before()
-        self.reads += 1
-        for view in out:
-            if self.device is not None:
-                self.device.host(view, writes=True)
-            view[:] = b"\xcc" * view.nbytes
-        if self.reads == self.fails_at:
-            raise self.failure
-        for cid, view in zip(cids, out, strict=True):
-            data = self._blocks.get(cid)
-            if data is not None and len(data) == view.nbytes:
-                view[:] = data  # what is damaged is in the buffer by the time it is seen
-        super().get_into(cids, out)
-
-    def damage(self, cid: Cid) -> None:
-        """Change a byte of a block."""
-        data = bytearray(self._blocks[cid])
-        data[0] ^= 1
-        self._blocks[cid] = bytes(data)
-        try:
-            self.get(cid)
-        except DigestMismatch:
-            return
-        raise AssertionError("not damaged")
-
-
-class Rig:
-    """Blocks in a store, a pool and moves on a fake device, and what each block holds."""
-
-    def __init__(
-        self, *, seed: int | Random = 0, blocks: int = 6, rows: int = 4, host_blocks: int = 2, slots: int = 2,
-        leaves_per_slot: int = 2, executor: Executor | None = None,
-    ) -> None:  # fmt: skip
-        self.device = FakeDevice(seed if isinstance(seed, Random) else Random(seed))
-        self.store = WatchedStore(self.device)
-        self.cids = make_blocks(self.store, MODEL, range(blocks * BLOCK_SIZE))
-        self.leaves = [Block.decode(self.store.get(cid)).kv for cid in self.cids]
-        self.bytes = [b"".join(self.store.get(leaf) for leaf in leaves) for leaves in self.leaves]
-        self.pool = DevicePool(self.device, GEOMETRY, rows)
-        self.moves = Moves(
-            self.pool, executor or Inline(), host_bytes=host_blocks * BLOCK_BYTES,
-            slot_bytes=leaves_per_slot * GEOMETRY.leaf_bytes(0), slots=slots,
-        )  # fmt: skip
-        self.tables = BlockTables(self.pool, 2, 2)
-
-    def group(self, block: int, group: int) -> bytes:
-        return self.store.get(self.leaves[block][group])
-
-    def take(self, stack: ExitStack) -> int:
-        """Take a row, which is given back with the stack unless it is before."""
-        row = self.pool.allocate()
-        stack.callback(lambda: self.pool.users(row) and self.pool.release(row))
-        return row
-
-    def again(self, row: int, stack: ExitStack) -> int:
-        """Give a row back and take it again."""
-        self.pool.release(row)
-        taken = self.take(stack)
-        assert taken == row
-        return taken
-
-    def look(self, row: int) -> list[bytes]:
-        """Have a kernel read a row."""
-        return self.device.read(self.pool.bytes[row])
-
-    def fill(self, row: int, value: int) -> bytes:
-        """Have a kernel write a row of a sequence."""
-        self.tables.set(0, [row])
-        self.device.kernel(lambda: self.pool.bytes[row].fill_(value), writes=[self.pool.bytes[row]])
-        return bytes([value]) * BLOCK_BYTES
-
-    def host_bytes(self, host: HostRow) -> bytes:
-        leaves = host.leaves()
-        for leaf in leaves:
-            self.device.host(leaf, writes=False)
-        return b"".join(leaves)
-
-    def is_clean(self) -> bool:
-        """Nothing is held by anybody, and all that there is can be used."""
-        assert self.moves.check_integrity() == []
-        assert self.device.violations == []
-        return self.pool.used_blocks == self.moves.ring.used == self.moves.host.used == 0

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from random import Random
 from threading import Event, get_ident
 
@@ -15,10 +15,11 @@ from cyberkv.cybergraph.errors import BlockNotFound, DigestMismatch, TierFull
 from cyberkv.cybergraph.store import DiskStore
 from cyberkv.runtime.cuda.device import TorchDevice
 from cyberkv.runtime.cuda.devicepool import FREE_PERCENT, PADDING, BlockTables, DevicePool
-from cyberkv.runtime.cuda.moves import Moves
+from cyberkv.runtime.cuda.devicerows import DeviceRows
 from cyberkv.runtime.geometry import Geometry
-from cyberkv.runtime.pool import ARCHIVED, Pool
-from tests.gpu.fakes import FakeDevice, Inline, Later, Rig
+from cyberkv.runtime.pool import ARCHIVED, HeapBlock, Pool
+from tests.gpu.fakes import FakeDevice
+from tests.gpu.rigs import Later, Rig
 from tests.laws.shelves import BLOCK_BYTES, GEOMETRY
 
 GROUPS = GEOMETRY.leaves_per_block
@@ -40,10 +41,10 @@ def threaded(**options: object) -> Iterator[Rig]:
     ],
 )
 def test_a_row_has_the_bytes_of_the_host_pool(geometry: Geometry) -> None:
-    pool, host = DevicePool(FakeDevice(Random(0)), geometry, 3), Pool(geometry, 3)
+    pool, host = DeviceRows(FakeDevice(Random(0)), geometry, 3), Pool(geometry, 3)
     assert (pool.rows.shape, pool.rows.dtype) == (host.rows.shape, host.rows.dtype)
     text = bytes(i % 251 for i in range(geometry.block_bytes))
-    host.copy_in(1, bytearray(text))
+    host.copy_in(1, HeapBlock(geometry, bytearray(text)))
     pool.rows[1] = host.rows[1]
     assert pool.bytes[1].numpy().tobytes() == text
     assert [pool.leaf(1, group).numpy().tobytes() for group in range(geometry.leaves_per_block)] == host.leaves(1)
@@ -58,14 +59,14 @@ def test_the_pool_takes_the_memory_it_is_given_or_a_share_of_what_is_free() -> N
         with pytest.raises(TierFull, match=message):
             DevicePool.sized(device, GEOMETRY, asked_bytes)
     with pytest.raises(TierFull, match="page-locked"):
-        Moves(DevicePool(device, GEOMETRY, 1), Inline(), host_bytes=1 << 40)
+        DevicePool(device, GEOMETRY, 1, host_bytes=1 << 40)
 
 
 @given(data=st.data())
 def test_block_tables_are_those_of_the_sequences(data: st.DataObject) -> None:
     """Oracle: the page tables, with padding behind them. What a call that fails leaves, the next one mends."""
     device = FakeDevice(data.draw(st.randoms(use_true_random=False)))
-    tables = BlockTables(DevicePool(device, GEOMETRY, 8), 2, 2)
+    tables = BlockTables(DeviceRows(device, GEOMETRY, 8), 2, 2)
     known: list[list[int]] = [[], []]
     for _ in range(data.draw(st.integers(1, 6))):
         at = data.draw(st.integers(0, 1))
@@ -88,7 +89,7 @@ def test_block_tables_are_those_of_the_sequences(data: st.DataObject) -> None:
 
 def test_only_new_entries_of_a_block_table_are_written() -> None:
     device = FakeDevice(Random(0))
-    tables = BlockTables(DevicePool(device, GEOMETRY, 8), 1, 4)
+    tables = BlockTables(DeviceRows(device, GEOMETRY, 8), 1, 4)
     written = []
     device.upload = lambda target, entries, stream: written.append(list(entries))  # type: ignore[method-assign]
     for table in ([1, 2], [1, 2], [1, 2, 3], [1, 4], []):
@@ -98,7 +99,7 @@ def test_only_new_entries_of_a_block_table_are_written() -> None:
 
 def test_a_block_table_that_has_no_room_to_grow_stays_as_it_was() -> None:
     device = FakeDevice(Random(0), device_bytes=8 * BLOCK_BYTES + 16)
-    tables = BlockTables(DevicePool(device, GEOMETRY, 8), 1, 4)
+    tables = BlockTables(DeviceRows(device, GEOMETRY, 8), 1, 4)
     tables.set(0, [1, 2])
     with pytest.raises(TierFull):
         tables.set(0, [1, 2, 3, 4, 5])
@@ -278,7 +279,7 @@ def test_where_there_is_no_room_below_a_row_stays() -> None:
     assert rig.host_bytes(other) == texts[1]
     rig.device.drain()
     assert seen == [texts[1]]
-    assert rig.moves.check_integrity() == []
+    assert rig.pool.check_integrity() == []
 
 
 def test_full_of_rows_in_use_the_pool_refuses() -> None:
@@ -296,9 +297,9 @@ def test_full_of_rows_in_use_the_pool_refuses() -> None:
 
 def test_integrity_is_found_wanting() -> None:
     rig = Rig()
-    assert rig.moves.check_integrity() == []
+    assert rig.pool.check_integrity() == []
     rig.moves.ring.give(rig.moves.ring._free[0])
-    assert rig.moves.check_integrity() == ["a slot is free twice"]
+    assert rig.pool.check_integrity() == ["a slot is free twice"]
 
 
 def test_leaves_come_from_a_disk_straight_into_page_locked_memory(disk_store: DiskStore) -> None:
@@ -340,16 +341,15 @@ def test_after_close_nothing_is_queued_any_more() -> None:
         assert loading.finish() == 1
     rig.moves.save(row).close()
     assert rig.device._pending != []
-    rig.moves.close()
+    rig.pool.close()
     assert rig.device._pending == []
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_on_a_real_device_too() -> None:
     blocks = Rig()
-    with ThreadPoolExecutor(1) as executor:
-        pool = DevicePool.sized(TorchDevice(), GEOMETRY, 8 * BLOCK_BYTES)
-        moves = Moves(pool, executor, host_bytes=2 * BLOCK_BYTES, slot_bytes=1024, slots=2)
+    with closing(DevicePool.sized(TorchDevice(), GEOMETRY, 8 * BLOCK_BYTES, host_bytes=2 * BLOCK_BYTES)) as pool:
+        moves = pool.moves
         rows = [pool.allocate() for _ in range(5)]
         with moves.load(blocks.store, blocks.leaves[:5], rows) as loading:
             for layer in range(4):

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from cyberkv.cybergraph.errors import Corrupt, NotFound, TierFull
 from cyberkv.runtime.cuda.staging import HostRow
-from tests.gpu.fakes import Rig
+from tests.gpu.rigs import Rig
 
 BLOCKS, ROWS, HOST_BLOCKS = 5, 3, 1
 NAMED = st.sampled_from((True, True, False))
@@ -194,7 +194,7 @@ class MovesMachine(RuleBasedStateMachine):
             return
         users = Counter(row for row, _ in self.held)
         assert [self.rig.pool.users(row) for row in range(ROWS)] == [users[row] for row in range(ROWS)]
-        assert self.rig.moves.check_integrity() == []
+        assert self.rig.pool.check_integrity() == []
         assert self.rig.pool.used_blocks == len(users)
         assert self.rig.pool.kept_blocks == len(self.below.kept)
         assert self.rig.moves.ring.used == 0

@@ -9,7 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.gpu.fakes import FakeDevice, Rig
+from tests.contracts.synthetic import BLOCK_SIZE
+from tests.gpu.fakes import FakeDevice
+from tests.gpu.rigs import Rig
+from tests.laws.shelves import GEOMETRY
 
 SEEDS = range(30)
 Scene = Callable[[Rig, ExitStack], Iterator["Check"]]
@@ -161,19 +164,76 @@ def slot_again(rig: Rig, stack: ExitStack) -> Iterator[Check]:
     yield rig.look(third), texts[0]
 
 
+def read_behind_a_kernel(rig: Rig, stack: ExitStack) -> Iterator[Check]:
+    row = rig.take(stack)
+    text = rig.fill(row, 9)
+    yield [rig.read(row)], text
+
+
+def read_behind_a_copy(rig: Rig, stack: ExitStack) -> Iterator[Check]:
+    row = rig.take(stack)
+    with rig.moves.load(rig.store, rig.leaves[:1], [row]) as loading:
+        pass
+    if loading.error:
+        raise loading.error
+    yield [rig.read(row)], rig.bytes[0]
+
+
+def tail_over_a_kernel(rig: Rig, stack: ExitStack) -> Iterator[Check]:
+    """A tail is put where a kernel still reads."""
+    row = rig.take(stack)
+    text, tail = rig.fill(row, 10), rig.bytes[1]
+    yield rig.look(row), text
+    rig.pool.fill_tail(row, BLOCK_SIZE, [tail[start:end] for start, end in GEOMETRY.leaf_spans])
+    rig.tables.set(0, [row])
+    yield rig.look(row), tail
+
+
+def tail_over_a_copy(rig: Rig, stack: ExitStack) -> Iterator[Check]:
+    row = rig.take(stack)
+    text, tail = rig.fill(row, 11), rig.bytes[1]
+    saved = rig.moves.save(row)
+    stack.callback(saved.close)
+    rig.pool.fill_tail(row, BLOCK_SIZE, [tail[start:end] for start, end in GEOMETRY.leaf_spans])
+    yield [rig.host_bytes(saved)], text
+
+
+def cut_behind_a_copy(rig: Rig, stack: ExitStack) -> Iterator[Check]:
+    """A row is copied that is on its way up, to one that is on its way down."""
+    row, other = rig.take(stack), rig.take(stack)
+    text = rig.fill(row, 12)
+    saved = rig.moves.save(row)
+    stack.callback(saved.close)
+    rig.again(row, stack)
+    with rig.moves.load(rig.store, rig.leaves[2:3], [other]) as loading:
+        pass
+    if loading.error:
+        raise loading.error
+    rig.pool.copy_cut(other, row, BLOCK_SIZE)
+    yield rig.look(row), rig.bytes[2]
+    yield [rig.host_bytes(saved)], text
+
+
 SCENES = (
     layers, at_once, up_behind_a_kernel, down_behind_a_kernel, up_and_down, down_and_written, down_and_up, slot_again,
+    read_behind_a_kernel, read_behind_a_copy, tail_over_a_kernel, tail_over_a_copy, cut_behind_a_copy,
 )  # fmt: skip
 SITES = {
     "loading._wait < loading.take",
     "loading._wait < loading.finish",
-    "moves.save",
-    "devicepool.order < moves.save",
-    "staging.order < moves.save",
-    "devicepool.order < moves.restore",
-    "staging.order < moves.restore",
-    "devicepool.order < moves._bring_group < moves._bring < moves.load",
-    "devicepool.settle < devicepool.set",
+    "moves._lower < moves.save",
+    "devicerows.order < moves._copy < moves._lower < moves.save",
+    "staging.order < moves._copy < moves._lower < moves.save",
+    "devicerows.order < moves._copy < moves.restore",
+    "staging.order < moves._copy < moves.restore",
+    "devicerows.order < moves._copy < moves._bring_group < moves._bring < moves.load",
+    "devicerows.settle < devicepool.set",
+    "devicerows.settle < devicepool.copy_cut",
+    "moves._lower < moves.read < devicepool.read",
+    "devicerows.order < moves._copy < moves._lower < moves.read < devicepool.read",
+    "moves.read < devicepool.read",
+    "moves.write < devicepool.fill_tail",
+    "devicerows.order < moves._copy < moves.write < devicepool.fill_tail",
     "staging.settle < staging.turn < moves._bring_group < moves._bring < moves.load",
     "staging.settle < staging.leaves",
 }
@@ -222,18 +282,19 @@ def test_no_wait_could_be_left_out() -> None:
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, OSError])
-def test_stopped_at_any_step_nothing_stays_behind(kind: type[BaseException]) -> None:
+@pytest.mark.parametrize("scene", SCENES)
+def test_stopped_at_any_step_nothing_stays_behind(scene: Scene, kind: type[BaseException]) -> None:
     rig = make_rig()
-    play(rig, SCENES)
+    play(rig, [scene])
     first, last = make_rig().device.calls + 1, rig.device.calls
     assert last > first
     for step in range(first, last + 1):
         rig = make_rig(step)
         rig.device.fails_at, rig.device.failure = step, kind("stopped")
         with pytest.raises(kind, match="stopped"):
-            play(rig, SCENES)
+            play(rig, [scene])
         assert rig.is_clean(), step
-        assert play(rig, SCENES), step
+        assert play(rig, [scene, layers]), step
         assert rig.is_clean(), step
 
 

@@ -13,12 +13,15 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from cyberkv.cybergraph.cid import Cid
 from cyberkv.cybergraph.errors import TierFull
 from cyberkv.cybergraph.verdict import Tier
+from cyberkv.runtime.pool import BlockPool
 from cyberkv.runtime.tiers import Lease, replay
 from cyberkv.runtime.tiers.policy import Action, Standing, disposal, eviction_key
 from cyberkv.runtime.tiers.shelf import HOT_STEPS
-from tests.laws.shelves import BLOCK_BYTES, Home, content
+from tests.laws.pools import pools  # noqa: F401 - the fixture
+from tests.laws.shelves import BLOCK_BYTES, Home, content, put
 
 BLOCKS, ROWS, HOST_BLOCKS, CACHED_BLOCKS = 9, 5, 2, 3
+over_both = pytest.mark.usefixtures("pools")
 
 
 class ResidencyMachine(RuleBasedStateMachine):
@@ -26,7 +29,7 @@ class ResidencyMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.home = Home(BLOCKS)
+        self.home = self.make_home()
         self.residency = self.home.residency(
             ROWS, host_bytes=HOST_BLOCKS * BLOCK_BYTES, cached_bytes=CACHED_BLOCKS * BLOCK_BYTES
         )
@@ -34,11 +37,16 @@ class ResidencyMachine(RuleBasedStateMachine):
         self.held: list[tuple[Cid, int]] = []
         self.computed: set[Cid] = set()
         """Blocks that were computed and are not allowed to be lost."""
-        self.events = 0
+
+    def make_home(self) -> Home:
+        return Home(BLOCKS)
 
     @property
-    def pool(self):  # type: ignore[no-untyped-def]
+    def pool(self) -> BlockPool:
         return self.residency.pool
+
+    def write(self, row: int, data: bytes) -> None:
+        put(self.pool, row, data)
 
     def pinned(self) -> Counter[int]:
         rows = Counter(row for lease in self.leases for row in lease.rows)
@@ -90,11 +98,19 @@ class ResidencyMachine(RuleBasedStateMachine):
             row = self.pool.allocate()
         except TierFull:
             return
-        self.pool.copy_in(row, bytearray(self.home.bytes[cid]))
+        self.write(row, self.home.bytes[cid])
         dirty = dirty or not self.home.store.has(cid)
         self.residency.keep(cid, self.home.nodes[cid], row, dirty=dirty)
         self.computed.add(cid)
         self.held.append((cid, row))
+
+    @rule(at=st.integers(0, BLOCKS - 1))
+    def warm(self, at: int) -> None:
+        """Block `at` comes to host memory."""
+        cid, before = self.home.blocks[at], self.residency.tier_of(self.home.blocks[at])
+        came = self.residency.warm(cid, self.home.prev(at))
+        assert self.residency.tier_of(cid) is (Tier.L1 if came else before)
+        assert not came or before is None
 
     @rule()
     def step(self) -> None:
@@ -137,8 +153,7 @@ class ResidencyMachine(RuleBasedStateMachine):
         ]:
             assert content(self.pool, row) == self.home.bytes[cid]
         for cid, entry in self.residency.shelf.entries.items():
-            data = entry.data if entry.row is None else content(self.pool, entry.row)
-            assert data == self.home.bytes[cid]
+            assert b"".join(self.residency.shelf.views(entry)) == self.home.bytes[cid]
 
     @invariant()
     def what_was_computed_is_somewhere(self) -> None:
@@ -174,6 +189,7 @@ def test_the_longest_unused_leaves_first(uses: list[int], rows: int) -> None:
     assert residency.log.read_bytes(Tier.L2) % BLOCK_BYTES == 0
 
 
+@over_both
 def test_of_one_run_the_end_leaves_first() -> None:
     home = Home(6)
     residency = home.residency(4)
@@ -182,6 +198,7 @@ def test_of_one_run_the_end_leaves_first() -> None:
     assert [residency.tier_of(cid) for cid in home.blocks] == [*[Tier.L0] * 3, None, Tier.L0, None]
 
 
+@over_both
 def test_what_decoding_used_lately_leaves_last() -> None:
     home = Home(6)
     for steps, leaves in ((0, 0), (1, 1)):
@@ -197,6 +214,7 @@ def test_what_decoding_used_lately_leaves_last() -> None:
         assert residency.tier_of(home.blocks[1 - leaves]) is Tier.L1
 
 
+@over_both
 def test_steps_while_nobody_used_it_make_nothing_hot() -> None:
     home = Home(1)
     residency = home.residency(2)
@@ -225,6 +243,7 @@ def test_every_cell_of_what_becomes_of_a_block(cell: tuple[bool, bool], action: 
     assert (decided.action, decided.later) == (action, hot)
 
 
+@over_both
 @pytest.mark.parametrize("hot", [False, True])
 @pytest.mark.parametrize(("cell", "action"), CELLS.items())
 def test_every_cell_as_it_happens(cell: tuple[bool, bool], action: Action, hot: bool) -> None:
@@ -234,7 +253,7 @@ def test_every_cell_as_it_happens(cell: tuple[bool, bool], action: Action, hot: 
     residency = home.residency(1)
     home.drop(cid)
     row = residency.pool.allocate()
-    residency.pool.copy_in(row, bytearray(home.bytes[cid]))
+    put(residency.pool, row, home.bytes[cid])
     residency.keep(cid, home.nodes[cid], row, dirty=True)
     entry = residency.shelf.entries[cid]
     entry.borrowed, entry.regenerated = not dirty, reproducible  # not dirty and not stored: it came from a peer
@@ -252,6 +271,7 @@ def test_every_cell_as_it_happens(cell: tuple[bool, bool], action: Action, hot: 
         assert content(residency.pool, row) == home.bytes[cid]
 
 
+@over_both
 @pytest.mark.parametrize("sole", [True, False])
 def test_a_tier_full_of_sole_copies_takes_nothing_more_and_keeps_its_budget(sole: bool) -> None:
     home = Home(2)
@@ -283,6 +303,7 @@ def test_the_order_of_eviction_is_total_and_spares_what_is_in_use(standings: lis
             assert (one.hot, one.used, one.rebuild) <= (two.hot, two.used, two.rebuild)
 
 
+@over_both
 @pytest.mark.parametrize("keeps", [False, True])
 def test_everything_pinned_is_a_full_tier(keeps: bool) -> None:
     home = Home(4)
@@ -302,6 +323,7 @@ def test_everything_pinned_is_a_full_tier(keeps: bool) -> None:
         assert len(after.rows) == 1
 
 
+@over_both
 @pytest.mark.parametrize("threads", [2, 5])
 def test_several_threads_load_a_block_once(threads: int) -> None:
     home = Home(8)
@@ -336,6 +358,7 @@ def test_several_threads_load_a_block_once(threads: int) -> None:
     assert residency.pool.used_blocks == 0
 
 
+@over_both
 def test_whoever_waits_for_a_load_that_fails_tries_for_himself() -> None:
     home = Home(2)
     residency, under_way, go_on = home.residency(4), Event(), Event()

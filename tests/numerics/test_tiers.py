@@ -12,8 +12,10 @@ from cyberkv.cybergraph.store.wrap import CountingStore, WrapperStore
 from cyberkv.cybergraph.verdict import Tier, Verdict
 from cyberkv.runtime.tiers import Lease, Move, Outcome, Residency
 from cyberkv.runtime.tiers.measure import measure
+from tests.laws.pools import pools_at_length  # noqa: F401 - the fixture
 from tests.laws.shelves import BLOCK_BYTES, Home, Remote, content
 
+pytestmark = pytest.mark.usefixtures("pools_at_length")
 L0, L1, L2, L3 = Tier
 WAYS: dict[Tier, dict[tuple[Tier, Tier], int]] = {
     L0: {}, L1: {(L1, L0): 1}, L2: {(L2, L0): 1}, L3: {(L3, L2): 1, (L2, L0): 1},
