@@ -13,6 +13,7 @@ import click
 from ..cybergraph.chain import read_receipt
 from ..cybergraph.errors import CyberKVError, PeerError
 from ..cybergraph.peers.kubo.address import DEFAULT_ADDRESS
+from .accelerator import backends, backends_in_words, device, device_in_words
 from .context import Session, pass_session
 from .kubo import kubo_rpc
 from .output import answer, facts, say
@@ -52,11 +53,13 @@ def doctor(session: Session, ctx: click.Context, *, kubo: str | None, source: st
     with busy(session, "looking around"):
         problems, tiers = Problems(), list[dict[str, Any]]()
         records = problems.watch(session.registry.records) or []
-        models = [_model(session, record, problems, tiers, source) for record in records]
+        here = device()
+        models = [_model(session, record, problems, tiers, source, here) for record in records]
         data: dict[str, Any] = {
             "versions": {name: _version(name) for name in ("cyberkv", *PACKAGES, *OPTIONAL)}
             | {"python": platform.python_version()},
             "machine": problems.watch(lambda: _machine(session)),
+            "device": here,
             "home": problems.watch(lambda: _home(session)),
             "models": models,
             "tiers": tiers,
@@ -118,13 +121,17 @@ def _home(session: Session) -> dict[str, Any]:
 
 
 def _model(
-    session: Session, record: "ModelRecord", problems: Problems, tiers: list[dict[str, Any]], source: str | None
-) -> dict[str, Any]:
+    session: Session, record: "ModelRecord", problems: Problems, tiers: list[dict[str, Any]], source: str | None,
+    here: dict[str, Any],
+) -> dict[str, Any]:  # fmt: skip
     """Load a model and run its known-answer test; with the first whose blocks are here, time the tiers."""
     from ..runtime.engine import known_answer
 
+    chosen = dict[str, dict[str, str]]()
+
     def test() -> "Domain":
         loaded = session.registry.load(record)
+        chosen.update(backends(loaded, here))
         domain = known_answer(loaded)
         domain.require_sound()
         if not tiers and session.has_home:
@@ -137,7 +144,7 @@ def _model(
         "name": record.name, "cid": record.cid, "domain": domain and domain.name, "seals": domain is not None,
         "reason": None if domain else problems.found[-1].message,
         "shares_steps": domain is not None and domain.scattered is None,
-        "shares_steps_reason": domain and domain.scattered,
+        "shares_steps_reason": domain and domain.scattered, "backends": chosen or None,
     }  # fmt: skip
 
 
@@ -182,6 +189,7 @@ def _show(data: dict[str, Any]) -> None:
                 ("threads", machine["threads"]),
                 ("speedup", f"{gain:.2f} times by all threads, measured now on one matrix product" if gain else None),
                 ("accelerators", ", ".join(machine["accelerators"]) or "none"),
+                ("device", device_in_words(data["device"])),
             ]
         )
         say("")
@@ -199,6 +207,8 @@ def _show(data: dict[str, Any]) -> None:
     for model in data["models"]:
         domain = f"domain {model['domain']}" if model["seals"] else f"nothing may be sealed: {model['reason']}"
         say(f"model {model['name']}: {domain}")
+        for line in backends_in_words(model["backends"]) if data["device"]["capability"] and model["backends"] else []:
+            say(f"  {line}")
     if not data["models"]:
         say("no models: `cyberkv model add smollm2` registers the built-in one")
     if node := data["kubo"]:

@@ -84,3 +84,25 @@ def gather_rows(rows: Tensor, indices: Tensor, staging: Tensor) -> None:
 def scatter_rows(rows: Tensor, indices: Tensor, staging: Tensor) -> None:
     """See `launch.scatter_rows`."""
     rows[indices.long()] = staging
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """See `launch.linear`. One row at a time, so that here, too, how many there are changes no bit of one."""
+    wide = weight.double()
+    rows = [torch.mv(wide, row) for row in x.double()]
+    result = torch.stack(rows) if rows else wide.new_empty(0, len(weight))
+    return (result if bias is None else result + bias.double()).to(x.dtype)
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """See `launch.rms_norm`."""
+    wide = x.double()
+    wide = wide / (wide.pow(2).mean(-1, keepdim=True) + eps).sqrt()
+    return weight * wide.to(x.dtype)
+
+
+def silu_mul(gate_up: Tensor) -> Tensor:
+    """See `launch.silu_mul`."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    wide = gate.double()
+    return (wide / (1 + torch.exp(-wide))).to(gate.dtype) * up

@@ -8,7 +8,7 @@ import torch
 
 from cyberkv.cybergraph.errors import UnsupportedModel
 from cyberkv.runtime.attention.panels import PANEL_KEYS
-from cyberkv.runtime.cuda.kernels import launch, tiles
+from cyberkv.runtime.cuda.kernels import checks, launch, rowwise, tiles
 from cyberkv.runtime.cuda.support import HEAD_DIMS, PAGE_SIZES, Attention, require_supported, unsupported
 from tests.gpu.cases import attention, case, ints
 
@@ -82,6 +82,8 @@ class Trap:
 def trap(monkeypatch: pytest.MonkeyPatch) -> None:
     for kernel in ("decode_panels", "merge_panels", "prefill_tiles", "append_slots", "copy_words"):
         monkeypatch.setattr(launch, kernel, Trap())
+    for kernel in ("multiply_rows", "normalise_rows", "multiply_silu"):
+        monkeypatch.setattr(rowwise, kernel, Trap())
 
 
 def call(name: str, a: Attention = GOOD, **changed: Any) -> None:
@@ -98,6 +100,9 @@ def call(name: str, a: Attention = GOOD, **changed: Any) -> None:
         "append_rows": {"k": k, "v": k, "requests": ints([0]), "positions": ints([0]), **shared},
         "gather_rows": {"rows": made.pool, "indices": ints([0]), "staging": made.pool[:1].clone()},
         "scatter_rows": {"rows": made.pool, "indices": ints([0]), "staging": made.pool[:1].clone()},
+        "linear": {"x": row[0, 0], "weight": row[0, 0], "bias": row[0, 0, :, 0].clone()},
+        "rms_norm": {"x": row[0], "weight": row[0, 0], "eps": 1e-5},
+        "silu_mul": {"gate_up": row[0, 0]},
     }
     getattr(launch, name)(**{**given[name], **changed})
 
@@ -105,7 +110,7 @@ def call(name: str, a: Attention = GOOD, **changed: Any) -> None:
 ATTENDING = ("paged_decode", "paged_prefill", "append_rows")
 
 
-@pytest.mark.parametrize("name", [*ATTENDING, "gather_rows", "scatter_rows"])
+@pytest.mark.parametrize("name", launch.__all__)
 def test_control_what_fits_is_launched(trap: None, name: str) -> None:
     with pytest.raises(Launched):
         call(name)
@@ -144,6 +149,27 @@ TENSORS: list[tuple[str, str, dict[str, torch.Tensor]]] = [
     ("scatter_rows", "rows.stride", {"rows": torch.zeros(5, 2, 2, 16, 2, 256, dtype=half)[..., ::2]}),
     ("scatter_rows", "rows.stride",
      {"rows": torch.zeros(2 * 16384 + 1, dtype=half)[1:].view(2, 2, 2, 16, 2, 128)}),
+    ("linear", "x.shape", {"x": torch.zeros(3, 64, dtype=half)}),
+    ("linear", "x.shape", {"x": torch.zeros(128, dtype=half)}),
+    ("linear", "x.stride", {"x": torch.zeros(3, 256, dtype=half)[:, ::2]}),
+    ("linear", "dtype", {"x": torch.zeros(3, 128, dtype=torch.float64)}),
+    ("linear", "weight.shape", {"weight": torch.zeros(2, 8, 128, dtype=half)}),
+    ("linear", "weight.shape", {"weight": torch.zeros(0, 128, dtype=half)}),
+    ("linear", "weight.dtype", {"weight": torch.zeros(8, 128)}),
+    ("linear", "weight.stride", {"weight": torch.zeros(8, 256, dtype=half)[:, :128]}),
+    ("linear", "bias.shape", {"bias": torch.zeros(7, dtype=half)}),
+    ("linear", "bias.dtype", {"bias": torch.zeros(8)}),
+    ("rms_norm", "x.shape", {"x": torch.zeros(1, 1, 8, 128, dtype=half)}),
+    ("rms_norm", "x.shape", {"x": torch.zeros(1, checks.MOST_COLUMNS + 1, dtype=half)}),
+    ("rms_norm", "x.stride", {"x": torch.zeros(1, 8, 256, dtype=half)[..., ::2]}),
+    ("rms_norm", "dtype", {"x": torch.zeros(1, 8, 128, dtype=torch.int32)}),
+    ("rms_norm", "weight.shape", {"weight": torch.zeros(7, 128, dtype=half)}),
+    ("rms_norm", "weight.shape", {"weight": torch.zeros(64, dtype=half)}),
+    ("rms_norm", "weight.dtype", {"weight": torch.zeros(128)}),
+    ("silu_mul", "gate_up.shape", {"gate_up": torch.zeros(3, 7, dtype=half)}),
+    ("silu_mul", "gate_up.shape", {"gate_up": torch.zeros(3, 0, dtype=half)}),
+    ("silu_mul", "gate_up.stride", {"gate_up": torch.zeros(3, 16, dtype=half)[:, ::2]}),
+    ("silu_mul", "dtype", {"gate_up": torch.zeros(3, 8, dtype=torch.int64)}),
 ]  # fmt: skip
 
 

@@ -5,8 +5,12 @@ from torch import Tensor
 
 from ....cybergraph.errors import UnsupportedModel
 from ...quant import DTYPES
-from ..support import Attention, require_supported
+from ..support import DTYPES as KERNEL_DTYPE_NAMES
+from ..support import LEAST_CAPABILITY_BF16, Attention, require_supported
 
+KERNEL_DTYPES = {DTYPES[name] for name in KERNEL_DTYPE_NAMES}
+MOST_COLUMNS = 1 << 15
+"""A row that is normalised lies in the registers of one program."""
 WORD_BYTES = 4
 
 
@@ -93,6 +97,44 @@ def require_append(
     _require_tensor("v", v, rows, kv.dtype, kv.device)
     _require_tensor("requests", requests, (k.shape[0],), torch.int32, kv.device)
     _require_tensor("positions", positions, (k.shape[0],), torch.int32, kv.device)
+
+
+def require_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+    """Raise `UnsupportedModel` for what `linear` does not take."""
+    require(weight.ndim == 2, "weight.shape", tuple(weight.shape), "of two dimensions")
+    require(weight.numel() > 0, "weight.shape", tuple(weight.shape), "of at least one input and output")
+    require(weight.is_contiguous(), "weight.stride", weight.stride(), "in one piece")
+    require(x.ndim == 2, "x.shape", tuple(x.shape), "of two dimensions")
+    _require_element(x)
+    _require_tensor("x", x, (x.shape[0], weight.shape[1]), x.dtype, weight.device)
+    _require_tensor("weight", weight, tuple(weight.shape), x.dtype, x.device)
+    if bias is not None:
+        _require_tensor("bias", bias, weight.shape[:1], x.dtype, x.device)
+
+
+def require_norm(x: Tensor, weight: Tensor) -> None:
+    """Raise `UnsupportedModel` for what `rms_norm` does not take."""
+    require(x.ndim in (2, 3), "x.shape", tuple(x.shape), "of two or three dimensions")
+    require(1 <= x.shape[-1] <= MOST_COLUMNS, "x.shape", tuple(x.shape), f"of 1 to {MOST_COLUMNS} columns")
+    _require_element(x)
+    _require_tensor("x", x, tuple(x.shape), x.dtype, x.device)
+    shape = x.shape[-1:] if weight.ndim == 1 else x.shape[1:]
+    _require_tensor("weight", weight, tuple(shape), x.dtype, x.device)
+    require(weight.is_contiguous(), "weight.stride", weight.stride(), "in one piece")
+
+
+def require_silu(gate_up: Tensor) -> None:
+    """Raise `UnsupportedModel` for what `silu_mul` does not take."""
+    shape = tuple(gate_up.shape)
+    require(len(shape) == 2 and shape[1] > 0 and shape[1] % 2 == 0, "gate_up.shape", shape, "[n, 2 * columns]")
+    _require_element(gate_up)
+    _require_tensor("gate_up", gate_up, shape, gate_up.dtype, gate_up.device)
+
+
+def _require_element(rows: Tensor) -> None:
+    require(rows.dtype in KERNEL_DTYPES, "dtype", str(rows.dtype), "f32, f16 or bf16")
+    old = (capability_of(rows.device) or LEAST_CAPABILITY_BF16) < LEAST_CAPABILITY_BF16
+    require(rows.dtype != torch.bfloat16 or not old, "dtype", str(rows.dtype), "f32 or f16 on this device")
 
 
 def require_words(rows: Tensor, indices: Tensor, staging: Tensor) -> tuple[Tensor, Tensor]:

@@ -31,19 +31,7 @@ def decode_panels(
     inner,
     outer,
     window,
-    group: tl.constexpr,
-    lanes: tl.constexpr,
-    tile_keys: tl.constexpr,
-    page_size: tl.constexpr,
-    head_dim: tl.constexpr,
-    padded_dim: tl.constexpr,
-    rotary_half: tl.constexpr,
-    padded_half: tl.constexpr,
-    rest: tl.constexpr,
-    padded_rest: tl.constexpr,
-    interleaved: tl.constexpr,
-    rotated: tl.constexpr,
-    capped: tl.constexpr,
+    shape: tl.constexpr,
 ):
     """Grid: (requests, kv_heads, panels). Writes a panel's outs [requests, heads, panels, head_dim] and lses."""
     request = tl.program_id(0).to(tl.int64)
@@ -53,25 +41,22 @@ def decode_panels(
     first_key = tl.maximum(length - window, 0)
     if (panel * PANEL_KEYS < length) & ((panel + 1) * PANEL_KEYS > first_key):
         base = tl.load(bases + request)
-        lane = tl.arange(0, lanes)
-        real = lane < group
-        positions = tl.full([lanes], 0, tl.int32) + (length - 1)
-        rows = q + request * q_request + (head * group + lane) * q_head
+        lane = tl.arange(0, shape.lanes)
+        real = lane < shape.group
+        positions = tl.full([shape.lanes], 0, tl.int32) + (length - 1)
+        rows = q + request * q_request + (head * shape.group + lane) * q_head
         q_first, q_second, q_rest = load_parts(
-            rows, real, base + positions, cos, sin, table_row, interleaved,
-            rotary_half, padded_half, rest, padded_rest, turn=True,
+            rows, real, base + positions, cos, sin, table_row, shape, turn=True
         )  # fmt: skip
         out, lse = attend_panel(
             q_first, q_second, q_rest, positions, panel, first_key, length,
             kv + head * kv_head, tables + request * tables_request, base, cos, sin,
-            kv_page, kv_part, kv_slot, table_row, inner, outer, window,
-            lanes, tile_keys, page_size, head_dim, padded_dim, rotary_half, padded_half, rest, padded_rest,
-            interleaved, rotated, capped,
+            kv_page, kv_part, kv_slot, table_row, inner, outer, window, shape,
         )  # fmt: skip
-        slot = ((request * tl.num_programs(1) + head) * group + lane) * panels + panel
-        column = tl.arange(0, padded_dim)
-        inside = real[:, None] & (column < head_dim)[None, :]
-        tl.store(outs + slot[:, None] * head_dim + column[None, :], out, mask=inside)
+        slot = ((request * tl.num_programs(1) + head) * shape.group + lane) * panels + panel
+        column = tl.arange(0, shape.padded_dim)
+        inside = real[:, None] & (column < shape.head_dim)[None, :]
+        tl.store(outs + slot[:, None] * shape.head_dim + column[None, :], out, mask=inside)
         tl.store(lses + slot, lse, mask=real)
 
 

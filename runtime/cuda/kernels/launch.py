@@ -17,7 +17,12 @@ from .copies import append_slots, copy_words
 from .decode import decode_panels, merge_panels
 from .panel import PANEL_KEYS
 from .prefill import prefill_tiles
-from .tiles import UNFUSED, constants, decode_cut, factors, options, power_of_two, prefill_cut, tile_rows, window
+from .rowwise import linear, rms_norm, silu_mul
+from .tiles import UNFUSED, decode_cut, factors, options, power_of_two, prefill_cut, shape_of, tile_rows, window
+
+__all__ = [
+    "append_rows", "gather_rows", "linear", "paged_decode", "paged_prefill", "rms_norm", "scatter_rows", "silu_mul",
+]  # fmt: skip
 
 COPIED_WORDS = 4096
 """32-bit words that one program copies."""
@@ -48,7 +53,7 @@ def paged_decode(
         q, kv, tables, lengths, bases, cos, sin, outs, lses,
         q.stride(0), q.stride(1), *kv.stride()[:4], tables.stride(0), cos.stride(0), panels,
         *factors(attention), window(attention),
-        **constants(attention, cut), **options(cut, capability),
+        shape=shape_of(attention, cut), **options(cut, capability),
     )  # fmt: skip
     merge_panels[(batch, heads)](
         outs, lses, lengths, result, panels, window(attention),
@@ -80,7 +85,7 @@ def paged_prefill(
         q, kv, tables, starts, lengths, bases, cos, sin, result,
         q.stride(0), q.stride(1), q.stride(2), *kv.stride()[:4], tables.stride(0), cos.stride(0), rows,
         *factors(attention), window(attention),
-        **constants(attention, cut), **options(cut, capability_of(q.device)),
+        shape=shape_of(attention, cut), **options(cut, capability_of(q.device)),
     )  # fmt: skip
     return result
 

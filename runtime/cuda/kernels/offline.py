@@ -8,6 +8,7 @@ Effects: compiles (seconds a kernel), in triton's own cache folder; runs nothing
 import re
 import subprocess
 import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -21,8 +22,20 @@ from ..support import Attention
 from .copies import append_slots, copy_words
 from .decode import decode_panels, merge_panels
 from .launch import COPIED_WORDS
+from .linear import multiply_rows
+from .norms import multiply_silu, normalise_rows
 from .prefill import prefill_tiles
-from .tiles import UNFUSED, constants, decode_cut, options, power_of_two, prefill_cut
+from .tiles import (
+    SILU_NUMBERS,
+    UNFUSED,
+    decode_cut,
+    linear_cut,
+    norm_warps,
+    options,
+    power_of_two,
+    prefill_cut,
+    shape_of,
+)
 
 TARGETS: Final = {
     "sm_75": GPUTarget("cuda", 75, 32),
@@ -36,7 +49,7 @@ ELEMENTS: Final = {"f32": "fp32", "f16": "fp16", "bf16": "bf16"}
 
 _FLOATS: Final = {"cos", "sin", "outs", "lses"}
 _INTEGERS: Final = {"tables", "lengths", "starts", "bases", "requests", "positions", "indices"}
-_FACTORS: Final = {"inner", "outer"}
+_FACTORS: Final = {"inner", "outer", "eps"}
 _ROUND: Final = {"q_request", "q_row", "q_head", "kv_page", "kv_part", "kv_slot", "kv_head", "table_row",
                  "k_row", "k_head", "v_row", "v_head", "source_row", "target_row"}  # fmt: skip
 """Strides that are multiples of 16 elements in every supported shape, of which the compiler makes use."""
@@ -60,13 +73,24 @@ class Taken:
     """Which instructions for matrix products there are."""
 
 
-def compiled(kernel: str, attention: Attention, target: str) -> Taken:
-    """Compile one of `ATTENTION` or `COPIES` for one of `TARGETS`."""
-    function, constexprs, chosen = _source(kernel, attention, TARGETS[target])
+@dataclass(frozen=True, slots=True)
+class Rowwise:
+    """Rows of a model between its attention calls."""
+
+    dtype: str
+    inputs: int
+    outputs: int
+
+
+def compiled(kernel: str, shape: Attention | Rowwise, target: str) -> Taken:
+    """Compile one of `ATTENTION`, `COPIES` or `ROWWISE` for one of `TARGETS`."""
+    sources = _sources(shape, TARGETS[target]) if isinstance(shape, Attention) else _rowwise(shape, TARGETS[target])
+    function, constexprs, chosen = sources[kernel]
     signature, attributes = {}, {}
+    unaligned: Iterable[str] = function.do_not_specialize_on_alignment
     for index, name in enumerate(function.arg_names):
-        signature[name] = "constexpr" if name in constexprs else _type(name, attention)
-        if signature[name].startswith("*") or name in _ROUND:
+        signature[name] = "constexpr" if name in constexprs else _type(name, shape.dtype)
+        if (signature[name].startswith("*") or name in _ROUND) and name not in unaligned:
             attributes[(index,)] = [["tt.divisibility", 16]]
     source = ASTSource(function, signature, constexprs, attributes)
     made = triton.compile(source, target=TARGETS[target], options=chosen)
@@ -76,35 +100,54 @@ def compiled(kernel: str, attention: Attention, target: str) -> Taken:
     return Taken(kernel, target, *taken, made.metadata.shared, matrix)
 
 
-def _source(kernel: str, attention: Attention, target: GPUTarget) -> tuple[Any, dict[str, Any], dict[str, Any]]:
-    """Give a kernel's function, what it is compiled for, and the options, as `launch` does."""
+Source = tuple[Any, dict[str, Any], dict[str, Any]]
+
+
+def _sources(attention: Attention, target: GPUTarget) -> dict[str, Source]:
+    """Give each kernel's function, what it is compiled for, and the options, as `launch` does."""
     capability = target.arch if target.backend == "cuda" else None
     decode, prefill = decode_cut(attention), prefill_cut(attention)
     sizes = {"head_dim": attention.head_dim, "padded_dim": power_of_two(attention.head_dim)}
-    sources: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
-        "decode": (decode_panels, constants(attention, decode), options(decode, capability)),
+    return {
+        "decode": (decode_panels, {"shape": shape_of(attention, decode)}, options(decode, capability)),
         "merge": (merge_panels, sizes, UNFUSED),
-        "prefill": (prefill_tiles, constants(attention, prefill), options(prefill, capability)),
+        "prefill": (prefill_tiles, {"shape": shape_of(attention, prefill)}, options(prefill, capability)),
         "append": (append_slots, {**sizes, "page_size": attention.page_size}, {"num_warps": 1, **UNFUSED}),
         "gather": (copy_words, {"gather": True, "block": COPIED_WORDS}, {"num_warps": 8, **UNFUSED}),
         "scatter": (copy_words, {"gather": False, "block": COPIED_WORDS}, {"num_warps": 8, **UNFUSED}),
     }
-    return sources[kernel]
+
+
+def _rowwise(shape: Rowwise, target: GPUTarget) -> dict[str, Source]:
+    """Give the same of what stands between attention calls, as `rowwise` does."""
+    capability = target.arch if target.backend == "cuda" else None
+    cut = linear_cut(shape.dtype, shape.outputs)
+    sizes = {"inputs": shape.inputs, "outputs": shape.outputs, "biased": True}
+    columns = shape.inputs
+    norm = {"columns": columns, "padded": power_of_two(columns), "aligned": True}
+    return {
+        "linear": (multiply_rows, {**sizes, **cut.constants}, cut.options(capability)),
+        "norm": (normalise_rows, norm, {"num_warps": norm_warps(columns), **UNFUSED}),
+        "silu": (multiply_silu, {"columns": columns, "block": SILU_NUMBERS}, {"num_warps": 4, **UNFUSED}),
+    }
 
 
 ATTENTION: Final = ("decode", "merge", "prefill")
 COPIES: Final = ("append", "gather", "scatter")
+ROWWISE: Final = ("linear", "norm", "silu")
+
+_ELEMENTS: Final = {"q", "kv", "k", "v", "x", "weight", "bias", "gate_up", "result"}
 
 
-def _type(name: str, attention: Attention) -> str:
+def _type(name: str, dtype: str) -> str:
     if name in _FLOATS:
         return "*fp32"
     if name in _INTEGERS or name in ("source", "target"):
         return "*i32"
     if name in _FACTORS:
         return "fp32"
-    if name in ("q", "kv", "k", "v", "result"):
-        return f"*{ELEMENTS[attention.dtype]}"
+    if name in _ELEMENTS:
+        return f"*{ELEMENTS[dtype]}"
     return "i32"
 
 

@@ -67,47 +67,35 @@ def attend_panel(
     inner,
     outer,
     window,
-    lanes: tl.constexpr,
-    tile_keys: tl.constexpr,
-    page_size: tl.constexpr,
-    head_dim: tl.constexpr,
-    padded_dim: tl.constexpr,
-    rotary_half: tl.constexpr,
-    padded_half: tl.constexpr,
-    rest: tl.constexpr,
-    padded_rest: tl.constexpr,
-    interleaved: tl.constexpr,
-    rotated: tl.constexpr,
-    capped: tl.constexpr,
+    shape: tl.constexpr,
 ):
-    """Attend from `lanes` rows at `positions` to the keys of one panel from `first_key` to `end_key` (excluded).
+    """Attend from rows at `positions` to the keys of one panel from `first_key` to `end_key` (excluded).
 
     `kv` points at one KV head of one layer; no key outside those bounds is read, nor its page. Gives the output
     [lanes, padded_dim] in float32 and its log-sum-exp [lanes], zeros and -inf for a row that sees none of them.
     """
-    top = tl.full([lanes], float("-inf"), tl.float32)
-    total = tl.full([lanes], 0.0, tl.float32)
-    out = tl.full([lanes, padded_dim], 0.0, tl.float32)
-    column = tl.arange(0, padded_dim)
+    top = tl.full([shape.lanes], float("-inf"), tl.float32)
+    total = tl.full([shape.lanes], 0.0, tl.float32)
+    out = tl.full([shape.lanes, shape.padded_dim], 0.0, tl.float32)
+    column = tl.arange(0, shape.padded_dim)
     low = tl.maximum(panel * PANEL_KEYS, first_key)
     high = tl.minimum((panel + 1) * PANEL_KEYS, end_key)
-    for tile in range(low // tile_keys * tile_keys, high, tile_keys):
-        keys = tile + tl.arange(0, tile_keys)
+    for tile in range(low // shape.tile_keys * shape.tile_keys, high, shape.tile_keys):
+        keys = tile + tl.arange(0, shape.tile_keys)
         real = (keys >= low) & (keys < high)
-        page = tl.load(table + keys // page_size, mask=real, other=0).to(tl.int64)
-        rows = kv + page * kv_page + (keys % page_size) * kv_slot
+        page = tl.load(table + keys // shape.page_size, mask=real, other=0).to(tl.int64)
+        rows = kv + page * kv_page + (keys % shape.page_size) * kv_slot
         k_first, k_second, k_rest = load_parts(
-            rows, real, base + keys, cos, sin, table_row, interleaved,
-            rotary_half, padded_half, rest, padded_rest, turn=not rotated,
+            rows, real, base + keys, cos, sin, table_row, shape, turn=not shape.rotated
         )  # fmt: skip
-        logits = tl.full([lanes, tile_keys], 0.0, tl.float32)
-        if rotary_half > 0:
+        logits = tl.full([shape.lanes, shape.tile_keys], 0.0, tl.float32)
+        if shape.rotary_half > 0:
             logits = tl.dot(q_first, tl.trans(k_first), logits, input_precision="ieee")
             logits = tl.dot(q_second, tl.trans(k_second), logits, input_precision="ieee")
-        if rest > 0:
+        if shape.rest > 0:
             logits = tl.dot(q_rest, tl.trans(k_rest), logits, input_precision="ieee")
         logits = logits * inner
-        if capped:
+        if shape.capped:
             logits = tanh(logits) * outer
         seen = real[None, :] & (keys[None, :] <= positions[:, None]) & (keys[None, :] > positions[:, None] - window)
         logits = tl.where(seen, logits, float("-inf"))
@@ -117,7 +105,7 @@ def attend_panel(
         weights = tl.exp2(logits - anchor[:, None])
         keep = tl.exp2(top - anchor)
         total = total * keep + tl.reduce(weights, 1, added)
-        inside = real[:, None] & (column < head_dim)[None, :]
+        inside = real[:, None] & (column < shape.head_dim)[None, :]
         v = tl.load(rows[:, None] + kv_part + column[None, :], mask=inside, other=0.0)
         out = tl.dot(weights.to(v.dtype), v, out * keep[:, None], input_precision="ieee")
         top = new_top

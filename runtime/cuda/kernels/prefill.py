@@ -36,53 +36,39 @@ def prefill_tiles(
     inner,
     outer,
     window,
-    group: tl.constexpr,
-    lanes: tl.constexpr,
-    tile_keys: tl.constexpr,
-    page_size: tl.constexpr,
-    head_dim: tl.constexpr,
-    padded_dim: tl.constexpr,
-    rotary_half: tl.constexpr,
-    padded_half: tl.constexpr,
-    rest: tl.constexpr,
-    padded_rest: tl.constexpr,
-    interleaved: tl.constexpr,
-    rotated: tl.constexpr,
-    capped: tl.constexpr,
+    shape: tl.constexpr,
 ):
     """Grid: (requests, kv_heads, tiles). Writes the result [requests, rows, heads, head_dim] of rows that are real."""
     request = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     start = tl.load(starts + request)
     end = tl.minimum(tl.load(lengths + request), start + rows_count)
-    tile_rows: tl.constexpr = lanes // group
+    tile_rows: tl.constexpr = shape.lanes // shape.group
     first = (start // tile_rows + tl.program_id(2)) * tile_rows
     if first < end:
         base = tl.load(bases + request)
-        lane = tl.arange(0, lanes)
-        positions = first + lane // group
-        real = (positions >= start) & (positions < end) & (lane < tile_rows * group)
+        lane = tl.arange(0, shape.lanes)
+        positions = first + lane // shape.group
+        real = (positions >= start) & (positions < end) & (lane < tile_rows * shape.group)
         row = (request * rows_count + (positions - start)).to(tl.int64)
         q_rows = q + request * q_request + (positions - start).to(tl.int64) * q_row
         q_first, q_second, q_rest = load_parts(
-            q_rows + (head * group + lane % group) * q_head, real, base + positions, cos, sin, table_row, interleaved,
-            rotary_half, padded_half, rest, padded_rest, turn=True,
+            q_rows + (head * shape.group + lane % shape.group) * q_head, real, base + positions, cos, sin, table_row,
+            shape, turn=True,
         )  # fmt: skip
         first_key = tl.maximum(tl.maximum(first, start) - window + 1, 0)
         end_key = tl.minimum(first + tile_rows, end)
-        out = tl.full([lanes, padded_dim], 0.0, tl.float32)
-        lse = tl.full([lanes], float("-inf"), tl.float32)
+        out = tl.full([shape.lanes, shape.padded_dim], 0.0, tl.float32)
+        lse = tl.full([shape.lanes], float("-inf"), tl.float32)
         for panel in range(first_key // PANEL_KEYS, (end_key + PANEL_KEYS - 1) // PANEL_KEYS):
             panel_out, panel_lse = attend_panel(
                 q_first, q_second, q_rest, positions, panel, first_key, end_key,
                 kv + head * kv_head, tables + request * tables_request, base, cos, sin,
-                kv_page, kv_part, kv_slot, table_row, inner, outer, window,
-                lanes, tile_keys, page_size, head_dim, padded_dim, rotary_half, padded_half, rest, padded_rest,
-                interleaved, rotated, capped,
+                kv_page, kv_part, kv_slot, table_row, inner, outer, window, shape,
             )  # fmt: skip
             out, lse = join(out, lse, panel_out, panel_lse)
-        column = tl.arange(0, padded_dim)
-        inside = real[:, None] & (column < head_dim)[None, :]
-        at = (row * tl.num_programs(1) + head) * group + lane % group
+        column = tl.arange(0, shape.padded_dim)
+        inside = real[:, None] & (column < shape.head_dim)[None, :]
+        at = (row * tl.num_programs(1) + head) * shape.group + lane % shape.group
         written = out.to(result.dtype.element_ty)
-        tl.store(result + at[:, None] * head_dim + column[None, :], written, mask=inside)
+        tl.store(result + at[:, None] * shape.head_dim + column[None, :], written, mask=inside)

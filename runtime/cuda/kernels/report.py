@@ -4,8 +4,8 @@ import sys
 from collections.abc import Iterator
 from typing import Final
 
-from ..support import Attention, unsupported
-from .offline import ATTENTION, COPIES, TARGETS, Taken, compiled
+from ..support import LEAST_CAPABILITY_BF16, Attention, unsupported
+from .offline import ATTENTION, COPIES, ROWWISE, TARGETS, Rowwise, Taken, compiled
 
 SHAPES: Final = {
     "bf16, 32/8 heads of 128": Attention(32, 8, 128, 16, "bf16", 128**-0.5, 128),
@@ -18,16 +18,29 @@ SHAPES: Final = {
 }
 """The common shapes, and those that take most."""
 
+MATRICES: Final = {
+    "bf16, 4096 to 28672": Rowwise("bf16", 4096, 28672),
+    "bf16, 14336 to 4096": Rowwise("bf16", 14336, 4096),
+    "f16, 2048 to 2048": Rowwise("f16", 2048, 2048),
+    "f32, 576 to 3072": Rowwise("f32", 576, 3072),
+    "f32, 4096 to 4096": Rowwise("f32", 4096, 4096),
+}
+"""Weights of the common models: wide and narrow tiles, rows that end inside a tile."""
+
 COPIED: Final = SHAPES["f16, 32/32 heads of 80, partly rotated"]
 
 
 def rows(target: str) -> Iterator[tuple[str, Taken]]:
-    """Compile attention in every shape that the target supports, and the copies in one."""
+    """Compile attention and products in every shape that the target supports, and the copies in one."""
     capability = TARGETS[target].arch if TARGETS[target].backend == "cuda" else None
     for name, attention in SHAPES.items():
         if unsupported(attention, capability=capability) is None:
             for kernel in ATTENTION:
                 yield name, compiled(kernel, attention, target)
+    for name, shape in MATRICES.items():
+        if shape.dtype != "bf16" or capability is None or capability >= LEAST_CAPABILITY_BF16:
+            for kernel in ROWWISE:
+                yield name, compiled(kernel, shape, target)
     for kernel in COPIES:
         yield "f16, any", compiled(kernel, COPIED, target)
 

@@ -18,11 +18,7 @@ def load_parts(
     cos,
     sin,
     table_row,
-    interleaved: tl.constexpr,
-    rotary_half: tl.constexpr,
-    padded_half: tl.constexpr,
-    rest: tl.constexpr,
-    padded_rest: tl.constexpr,
+    shape: tl.constexpr,
     turn: tl.constexpr,
 ):
     """Load rows at pointers `rows` [n] where `real` [n]; the others are zeros and not read.
@@ -30,15 +26,15 @@ def load_parts(
     Gives two parts [n, padded_half] and the rest [n, padded_rest]; with `turn`, turned in float32 and rounded once. A
     part that the model lacks is the other one again, and not to be used.
     """
-    if rotary_half > 0:
-        plane = tl.arange(0, padded_half)
-        inside = real[:, None] & (plane < rotary_half)[None, :]
-        if interleaved:
+    if shape.rotary_half > 0:
+        plane = tl.arange(0, shape.padded_half)
+        inside = real[:, None] & (plane < shape.rotary_half)[None, :]
+        if shape.interleaved:
             first_at = 2 * plane
             second_at = 2 * plane + 1
         else:
             first_at = plane
-            second_at = plane + rotary_half
+            second_at = plane + shape.rotary_half
         first = tl.load(rows[:, None] + first_at[None, :], mask=inside, other=0.0)
         second = tl.load(rows[:, None] + second_at[None, :], mask=inside, other=0.0)
         if turn:
@@ -51,13 +47,13 @@ def load_parts(
             turned_second = y * c + x * s
             first = turned_first.to(first.dtype)
             second = turned_second.to(second.dtype)
-    if rest > 0:
-        column = tl.arange(0, padded_rest)
-        inside_rest = real[:, None] & (column < rest)[None, :]
-        others = tl.load(rows[:, None] + (2 * rotary_half + column)[None, :], mask=inside_rest, other=0.0)
-    if rest == 0:
+    if shape.rest > 0:
+        column = tl.arange(0, shape.padded_rest)
+        inside_rest = real[:, None] & (column < shape.rest)[None, :]
+        others = tl.load(rows[:, None] + (2 * shape.rotary_half + column)[None, :], mask=inside_rest, other=0.0)
+    if shape.rest == 0:
         others = first
-    if rotary_half == 0:
+    if shape.rotary_half == 0:
         first = others
         second = others
     return first, second, others
