@@ -1,4 +1,4 @@
-"""Where there is no GPU, the kernels run under Triton's interpreter.
+"""Where there is a GPU, the kernels run on it; elsewhere, under Triton's interpreter.
 
 Triton decides that when a kernel is defined, so this stands before the first import of one. Every test is collected
 before one runs, and no other test module imports kernels at its top: so it holds for the whole process, and where
@@ -15,3 +15,6 @@ if not torch.cuda.is_available():
     from tests.gpu import interpreted
 
     interpreted.mend()
+else:
+    # One that was inherited would have the interpreter tested, over the memory of the GPU.
+    os.environ.pop("TRITON_INTERPRET", None)
