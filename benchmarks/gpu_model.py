@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cyberkv.runtime.cuda.arithmetic import DeviceArithmetic
 from cyberkv.runtime.cuda.cache import Part
 from cyberkv.runtime.cuda.devicepool import DevicePool
 from cyberkv.runtime.cuda.workspace import Workspace
@@ -96,12 +97,14 @@ def random_model(bench: Bench, *, tokens: int, capacity_tokens: int) -> Iterator
     shape = (config.num_layers, config.num_kv_heads, config.head_dim)
     leaf_layers = layers_per_leaf(*shape, block_size=PAGE_SIZE, dtype=bench.dtype_name)  # type: ignore[arg-type]
     geometry = Geometry(*shape, PAGE_SIZE, leaf_layers, bench.dtype_name)  # type: ignore[arg-type]
-    pool = DevicePool(device_of(bench), geometry, -(-capacity_tokens // PAGE_SIZE))
+    device = device_of(bench)
+    pool = DevicePool(device, geometry, -(-capacity_tokens // PAGE_SIZE))
     pool.bytes.zero_()
     speeds = config.rope_base ** (-torch.arange(config.head_dim // 2) / (config.head_dim // 2))
     angles = torch.arange(tokens)[:, None] * speeds[None, :]
     turns = angles.cos().to(bench.device), angles.sin().to(bench.device)
     try:
-        yield Model(bench, config, Decoder(config, weights_of(config, bench)), pool, turns)
+        decoder = Decoder(config, weights_of(config, bench), DeviceArithmetic(device, bench.kernels))
+        yield Model(bench, config, decoder, pool, turns)
     finally:
         pool.close()

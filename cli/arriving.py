@@ -14,6 +14,7 @@ from ..cybergraph.errors import BadReference, Untrusted
 from ..cybergraph.identity import require_same
 from ..cybergraph.index.marks import encode_name
 from .context import Session
+from .device import PROCESSOR, Device
 from .fetch_all import read_signed
 from .models import choose_model, not_registered
 from .names import is_whole, record_head, root_of, slug, unique
@@ -89,7 +90,7 @@ class Arriving:
 
 def start_arriving(
     session: Session, stack: ExitStack, *, model: str | None, name: str | None, ref: str, sources: Sequence[str],
-    trusted: tuple[str, ...],
+    trusted: tuple[str, ...], device: Device = PROCESSOR,
 ) -> Arriving:  # fmt: skip
     """Open a conversation that is elsewhere, or what a receipt signs, and load its model. No block has moved yet.
 
@@ -129,7 +130,7 @@ def start_arriving(
     record = _model(session, model, arrival)
     from ..runtime.live import Live
 
-    engine, codec = load_engine(session, record)
+    engine, codec = load_engine(session, record, device)
     stands_for = name or unique(session.index, slug(root.title))
     live, head = Live(engine, approx=root.approx), root_of(session.index, stands_for)
     recording = Recording(session, live, codec, stands_for, None, None, None, 0, head)

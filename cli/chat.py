@@ -11,6 +11,7 @@ import click
 from ..cybergraph.chain import load_root
 from ..cybergraph.errors import CyberKVError
 from .context import Session, pass_session
+from .device import Device, device_options
 from .interrupt import INTERRUPTED
 from .options import REF, TEXT, recording_options, sampling_options
 from .output import line, remark
@@ -44,6 +45,7 @@ class Asked(NamedTuple):
 @recording_options
 @click.option("--system", type=TEXT, metavar="TEXT", help="System message of a new conversation.")
 @sampling_options
+@device_options
 @click.pass_context
 @pass_session
 def chat(
@@ -58,6 +60,8 @@ def chat(
     temperature: float,
     seed: int,
     draft: str | None,
+    device: str,
+    device_memory: int | None,
 ) -> None:
     """Hold a dialogue and record every turn.
 
@@ -68,7 +72,7 @@ def chat(
     """
     if system is not None and ref is not None:
         raise click.UsageError("--system opens a conversation; it cannot be given with REF")
-    recording = start(session, model=model, name=name, from_ref=ref, base="chat")
+    recording = start(session, model=model, name=name, from_ref=ref, base="chat", device=Device(device, device_memory))
     from ..runtime.sampling import Sampling
 
     use_drafts(recording, draft)

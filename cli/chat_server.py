@@ -11,6 +11,7 @@ from ..cybergraph.cid import Cid
 from ..cybergraph.errors import Refused
 from ..cybergraph.refs import resolve_root
 from .context import Session
+from .device import Device
 from .models import choose_model
 from .names import keep_as, name_of_head, slug, unique
 from .recording import load_engine
@@ -72,11 +73,11 @@ class HomeRecorder:
 
 @contextmanager
 def chatting(
-    session: Session, model: str | None, key_file: Path | None, host: str, metrics: "Metrics", host_bytes: int
+    session: Session, model: str | None, key_file: Path | None, host: str, metrics: "Metrics", device: Device
 ) -> "Iterator[ASGIApp]":
     """Load a model and give the application that answers under `/v1/` at `host`, for as long as the `with` lasts.
 
-    Blocks that are not in use, and those that waiting requests will use, take at most `host_bytes`.
+    Blocks that are not in use, and those that waiting requests will use, take at most `device.host_bytes`.
     Effects: makes the home if there is none; takes seconds. Raises as `run` does for a model that is not there.
     """
     record = choose_model(session, model, None)
@@ -87,8 +88,9 @@ def chatting(
     from ..runtime.serving.app import Offer, build_chat_app
     from ..runtime.serving.turns import Turns
 
-    engine, codec = load_engine(session, record)
-    engine.host_bytes = host_bytes
+    engine, codec = load_engine(session, record, device)
+    if device.host_bytes is not None:
+        engine.host_bytes = device.host_bytes
     with Front(engine) as front:
         _watch(metrics, engine, front)
         own = frozenset(("localhost", host.lower()))

@@ -65,8 +65,8 @@ def doctor(session: Session, ctx: click.Context, *, kubo: str | None, source: st
             "tiers": tiers,
             "kubo": problems.watch(lambda: _kubo(kubo)),
             "peers": problems.watch(lambda: _peers(session, source, problems, asks=asks)) or [],
-            "parts": [part._asdict() for part in parts(models)],
-            "absent": [part.name for part in parts(models) if part.state == "absent"],
+            "parts": [part._asdict() for part in parts(models, here)],
+            "absent": [part.name for part in parts(models, here) if part.state == "absent"],
         }
         data["problems"] = [{"kind": each.kind, "message": each.message, "hint": each.hint} for each in problems.found]
     answer(session, data, lambda: _show(data))

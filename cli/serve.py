@@ -11,6 +11,7 @@ import click
 from ..cybergraph.peers.url import GatewayUrl
 from .chat_server import chatting
 from .context import Session, pass_session
+from .device import Device, device_options
 from .interrupt import INTERRUPTED
 from .options import LISTEN, SIZE
 from .output import answer, remark, say
@@ -69,9 +70,11 @@ def _public_url(_ctx: click.Context, _param: click.Parameter, text: str | None) 
     help="Answer whoever shows the key in FILE; without it, --chat answers programs of this machine alone.",
 )  # fmt: skip
 @click.option(
-    "--host-memory", metavar="SIZE", type=SIZE, default="0", show_default=True,
-    help="With --chat: memory for blocks that are not in use. What waiting requests need is brought there.",
+    "--host-memory", metavar="SIZE", type=SIZE,
+    help="With --chat: host memory for blocks that are not in use; else none, and 1 GiB below a device. What waiting "
+    "requests need is brought there.",
 )  # fmt: skip
+@device_options
 @click.pass_context
 @pass_session
 def serve(
@@ -87,7 +90,9 @@ def serve(
     chat: bool,
     model: str | None,
     chat_key: Path | None,
-    host_memory: int,
+    host_memory: int | None,
+    device: str,
+    device_memory: int | None,
 ) -> None:
     """Serve what was published, as an IPFS gateway and as pages for a browser.
 
@@ -111,8 +116,8 @@ def serve(
 
     if public_url is not None and not require_proof:
         raise click.UsageError("--public-url belongs to --require-proof")
-    if not chat and (model is not None or chat_key is not None or host_memory):
-        raise click.UsageError("--model, --chat-key and --host-memory belong to --chat")
+    if not chat and (model is not None or chat_key is not None or host_memory or device_memory is not None):
+        raise click.UsageError("--model, --chat-key, --host-memory and --device-memory belong to --chat")
     if chat and tls_cert is not None:
         raise click.UsageError("--chat speaks plain HTTP; put a proxy with TLS before it")
     certificate = _certificate(tls_cert, tls_key)
@@ -126,7 +131,8 @@ def serve(
         contents: list[Content] = [*([published(session, records=chat)] if has_home else []), *files]
         content = counted(contents, metrics)
         door = Door(content, session.now_s) if require_proof else None
-        chats = chatting(session, model, chat_key, listen[0], metrics, host_memory) if chat else None
+        place = Device(device, device_memory, host_memory)
+        chats = chatting(session, model, chat_key, listen[0], metrics, place) if chat else None
         answers = None if chats is None else stack.enter_context(chats)
         server = _server(
             application(session, content, metrics, door, (listen[0], *certified), answers),

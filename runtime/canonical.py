@@ -17,11 +17,10 @@ from torch import Tensor
 from ..cybergraph.errors import UnsafeNumerics
 from .attention.panels import FLOOR_ROWS, PANEL_KEYS, step_rows
 from .geometry import Geometry
-from .hot import HotMemory
 from .models.decoder import Decoder
-from .pool import Pool
-from .rope import Rotary
+from .pool import BlockPool
 from .sequence import Sequence
+from .steps.processor import Processor
 from .steps.trial import raw_rows, try_scores_together, try_shared_steps
 
 CHUNK_TOKENS = 1024
@@ -49,7 +48,7 @@ def canonical_step(
     sequence.reserve(start + padded)
     rows = torch.zeros(padded, dtype=torch.int64)
     rows[:count] = torch.tensor(tokens)
-    return decoder.forward(rows, start, count, sequence)[:count]
+    return sequence.forward(decoder, rows, start, count)
 
 
 def single_step(decoder: Decoder, sequence: Sequence, tokens: Tokens[int], start: int) -> Tensor:
@@ -62,7 +61,7 @@ class Domain:
     """A setting in which equal inputs give equal bytes, or the reason why this one is none."""
 
     name: str
-    """`<dtype>-<16 hex digits>`: two settings with one name computed the same known answer."""
+    """`<dtype>-<16 hex digits>`, with the kind of a device between: of one name, the same known answer was computed."""
     rows: str
     """The same for rows of a tail, which are loaded only where they would be computed alike: `name` where a row alone
     is canonical, else `<name>/<threads>-<8 hex digits>`, for such rows may depend on the number of threads."""
@@ -85,7 +84,7 @@ class Domain:
             )
 
 
-def probe(decoder: Decoder, rotary: Rotary, geometry: Geometry, *, step: Step = canonical_step) -> Domain:
+def probe(decoder: Decoder, processor: Processor, geometry: Geometry, *, step: Step = canonical_step) -> Domain:
     """Known-answer test: fixed tokens through the first layers, under four schedules that must agree.
 
     Schedules: one chunk; blocks of 16; an uneven cut; one chunk on a single thread. A fifth one, rows alone on either
@@ -99,12 +98,12 @@ def probe(decoder: Decoder, rotary: Rotary, geometry: Geometry, *, step: Step = 
     vocabulary = decoder.embeddings.shape[0]
     tokens = [(7919 * i * i + 104729 * i + 13) % vocabulary for i in range(count + PROBE_SINGLE)]
 
-    def fresh(pool: Pool) -> Sequence:
-        return Sequence(decoder.config, rotary, pool, HotMemory(decoder.config, pool.packing.dtype))
+    def fresh(pool: BlockPool) -> Sequence:
+        return processor.sequence(decoder.config, pool, processor.memory(decoder.config, pool))
 
     def run(cuts: Tokens[int], single: int = 0) -> bytes:
         """Compute in steps that end at `cuts`, and then so many rows one by one."""
-        pool = Pool(geometry, -(-(count + single) // geometry.block_size))
+        pool = processor.pool(geometry, -(-(count + single) // geometry.block_size))
         sequence = fresh(pool)
         sequence.extend_table(count + single)
         start = 0
@@ -117,33 +116,34 @@ def probe(decoder: Decoder, rotary: Rotary, geometry: Geometry, *, step: Step = 
         layers = raw_rows(sequence, count + single)[:, : len(decoder.layers)]
         return blake3(layers.contiguous().view(torch.uint8).numpy().data).digest()
 
-    size, threads = FLOOR_ROWS, torch.get_num_threads()
+    size, threads = FLOOR_ROWS, torch.get_num_threads() if processor.is_threaded else 1
     answer = run([count])
-    name = f"{geometry.dtype}-{answer.hex()[:16]}"
+    name = "-".join(filter(None, (geometry.dtype, processor.kind, answer.hex()[:16])))
     steps = [*range(size, count, size), count]
     schedules = {f"steps of {size}": steps, "an uneven cut": sorted({*steps[:1], *steps[2:3], count})}
     for schedule, cuts in schedules.items():
         if run(cuts) != answer:
             return Domain(name, name, f"{schedule} gave other bytes than one chunk")
     # The last two steps row by row: they lie on both sides of the end of a panel.
-    alone = run(steps[-3:-2]) == answer
-    try:
-        torch.set_num_threads(1 if threads > 1 else 2)
-        if run([count]) != answer:
-            return Domain(name, name, f"{torch.get_num_threads()} threads gave other bytes than {threads}")
-        alone = alone and run(steps[-3:-2]) == answer
-    finally:
-        torch.set_num_threads(threads)
+    alone = processor.is_single_canonical and run(steps[-3:-2]) == answer
+    if processor.is_threaded:
+        try:
+            torch.set_num_threads(1 if threads > 1 else 2)
+            if run([count]) != answer:
+                return Domain(name, name, f"{torch.get_num_threads()} threads gave other bytes than {threads}")
+            alone = alone and run(steps[-3:-2]) == answer
+        finally:
+            torch.set_num_threads(threads)
     floor_rows, rows = 1, name
     if not alone:
         floor_rows, rows = FLOOR_ROWS, f"{name}/{threads}-{run([count], PROBE_SINGLE).hex()[:8]}"
-    pool = Pool(geometry, 2 * -(-(count + FLOOR_ROWS) // geometry.block_size))
+    pool = processor.pool(geometry, 2 * -(-(count + FLOOR_ROWS) // geometry.block_size))
     whole, short = fresh(pool), fresh(pool)
     for sequence, length in ((whole, count), (short, geometry.block_size)):
         sequence.extend_table(length)
         hidden = step(decoder, sequence, tokens[:length], 0)
     scattered = None
-    if not try_shared_steps(decoder, tokens[:count], whole, short, floor_rows):
+    if not try_shared_steps(processor, decoder, tokens[:count], whole, short, floor_rows):
         scattered = "rows of two conversations in one step gave other bytes than one chunk"
     together = try_scores_together(decoder, hidden[:SCORED_ROWS].clone())
     return Domain(name, rows, None, scattered, together, floor_rows)

@@ -20,7 +20,7 @@ class Machine:
     thread_gain: float | None
     """How many times faster a matrix product is on all threads than on one, now; None with one thread."""
     accelerators: tuple[str, ...]
-    """Devices torch sees beside the CPU. This version computes on the CPU only."""
+    """Devices torch sees beside the CPU."""
 
 
 def look_around(clock_s: Callable[[], float]) -> Machine:

@@ -38,17 +38,21 @@ def _llama3(speeds: Tensor, rule: dict[str, float]) -> Tensor:
     return torch.where(between, blended, slowed)
 
 
+def turns(rotary_dims: int, base: float, scaling: dict[str, str], max_positions: int) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of every position and plane. Shapes: [max_positions, rotary_dims / 2] float32 each."""
+    positions = torch.arange(max_positions, dtype=torch.float32)
+    angles = positions[:, None] * inverse_frequencies(rotary_dims, base, scaling)[None, :]
+    return angles.cos(), angles.sin()
+
+
 class Rotary:
     """Rotation by position, convention `half` (dimension i turns with i + dims/2)."""
 
     def __init__(
         self, head_dim: int, base: float, scaling: dict[str, str], max_positions: int, dtype: torch.dtype
     ) -> None:
-        positions = torch.arange(max_positions, dtype=torch.float32)
-        angles = positions[:, None] * inverse_frequencies(head_dim, base, scaling)[None, :]
-        angles = torch.cat((angles, angles), dim=-1)
-        self.cos = angles.cos().to(dtype)[:, None, :]
-        self.sin = angles.sin().to(dtype)[:, None, :]
+        cos, sin = (table.repeat(1, 2).to(dtype) for table in turns(head_dim, base, scaling, max_positions))
+        self.cos, self.sin = cos[:, None, :], sin[:, None, :]
         self.max_positions = max_positions
 
     def rotate(self, rows: Tensor, start: int) -> Tensor:

@@ -24,8 +24,8 @@ class Sampling:
             return int(logits.argmax())
         bits = blake3(f"cyberkv/draw/1:{self.seed}:{position}".encode()).digest()[:7]
         point = int.from_bytes(bits) / (1 << 56)
-        below_best = (
-            logits.double() - logits.max()
-        )  # so that the least temperature divides to no infinity but the right one
+        logits = logits.cpu()  # where sums come in the same order each time
+        # So that the least temperature divides to no infinity but the right one.
+        below_best = logits.double() - logits.max()
         weights = torch.softmax(below_best / self.temperature, dim=-1).cumsum(-1)
         return min(int(torch.searchsorted(weights, point * weights[-1], right=True)), logits.shape[0] - 1)

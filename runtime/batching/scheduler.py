@@ -22,8 +22,8 @@ from ..engine import Engine
 from ..live import Live
 from ..pool import ARCHIVED
 from ..steps.checking import Check, check, draft
-from ..steps.seats import Seats
-from ..steps.step import Span, Step
+from ..steps.processor import SharedStep
+from ..steps.step import Span
 from .admission import Limits, open_job, require_possible, room_for
 from .ahead import Ahead
 from .job import Job, Leaving, Running, Waiting
@@ -45,7 +45,7 @@ class Done:
     """What came of it."""
 
     planned: Planned
-    step: Step | None
+    step: SharedStep | None
     """None where the conversation has recorded the rows itself."""
     hidden: Tensor
     """Outputs of the rows after which something may be chosen. Shape: [rows, hidden_size]."""
@@ -64,7 +64,7 @@ class Scheduler:
         self._cancelled: deque[int] = deque()
         self._numbers = count()
         self.ahead = Ahead(engine) if engine.host_bytes else None
-        self._seats = Seats(engine.config, engine.pool.packing.dtype, self.limits.running)
+        self._seats = engine.processor.seats(engine.config, engine.pool, self.limits.running)
 
     @property
     def busy(self) -> bool:
@@ -270,7 +270,7 @@ class Scheduler:
                 if each.span.seated:
                     self._seats.take(each.live.sequence, each.span.start)
             spans = [each.span for each in planned]
-            step = Step(self.engine.decoder, self._seats, spans, self.engine.domain.floor_rows)
+            step = self.engine.processor.step(self.engine.decoder, self._seats, spans, self.engine.domain.floor_rows)
             return [
                 Done(each, step, hidden if each.span.seated else hidden[-1:])
                 for each, hidden in zip(planned, step.run(), strict=True)

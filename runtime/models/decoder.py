@@ -8,11 +8,10 @@ from dataclasses import replace
 from typing import Protocol, Self
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from .arithmetic import HOST, Arithmetic
 from .config import DecoderConfig
-from .linear import Matrix
 
 
 class KvCache(Protocol):
@@ -28,8 +27,9 @@ class KvCache(Protocol):
 class Layer:
     """The tensors of one layer; biases and norms that the model lacks are None."""
 
-    def __init__(self, config: DecoderConfig, weights: dict[str, Tensor], index: int) -> None:
-        """Take the tensors of layer `index` out of `weights`."""
+    def __init__(self, config: DecoderConfig, weights: dict[str, Tensor], index: int, arithmetic: Arithmetic) -> None:
+        """Take the tensors of layer `index` out of `weights`. Raises `TierFull`."""
+        place, matrix = arithmetic.tensor, arithmetic.matrix
 
         def tensor(name: str) -> Tensor:
             return weights.pop(f"model.layers.{index}.{name}")
@@ -38,30 +38,35 @@ class Layer:
             return weights.pop(f"model.layers.{index}.{name}", None)
 
         # Matrices that take the same rows stand in one tensor: one product reads the rows once.
-        self.attention_norm = tensor("input_layernorm.weight")
-        self.qkv = Matrix(torch.cat([tensor(f"self_attn.{name}_proj.weight") for name in "qkv"]))
+        self.attention_norm = place(tensor("input_layernorm.weight"))
+        self.qkv = matrix(torch.cat([tensor(f"self_attn.{name}_proj.weight") for name in "qkv"]))
         biases = [bias for name in "qkv" if (bias := maybe(f"self_attn.{name}_proj.bias")) is not None]
-        self.qkv_bias = torch.cat(biases) if biases else None
-        self.o, self.o_bias = Matrix(tensor("self_attn.o_proj.weight")), maybe("self_attn.o_proj.bias")
+        self.qkv_bias = place(torch.cat(biases)) if biases else None
+        self.o, o_bias = matrix(tensor("self_attn.o_proj.weight")), maybe("self_attn.o_proj.bias")
+        self.o_bias = None if o_bias is None else place(o_bias)
         self.qk_norm = None
         if (q_norm := maybe("self_attn.q_norm.weight")) is not None:
             heads, kv_heads = config.num_heads, config.num_kv_heads
-            self.qk_norm = torch.cat([q_norm.expand(heads, -1), tensor("self_attn.k_norm.weight").expand(kv_heads, -1)])
-        self.mlp_norm = tensor("post_attention_layernorm.weight")
-        self.gate_up = Matrix(torch.cat([tensor("mlp.gate_proj.weight"), tensor("mlp.up_proj.weight")]))
-        self.down = Matrix(tensor("mlp.down_proj.weight"))
+            k_norm = tensor("self_attn.k_norm.weight")
+            self.qk_norm = place(torch.cat([q_norm.expand(heads, -1), k_norm.expand(kv_heads, -1)]))
+        self.mlp_norm = place(tensor("post_attention_layernorm.weight"))
+        self.gate_up = matrix(torch.cat([tensor("mlp.gate_proj.weight"), tensor("mlp.up_proj.weight")]))
+        self.down = matrix(tensor("mlp.down_proj.weight"))
 
 
 class Decoder:
     """Weights and arithmetic. Stateless between calls."""
 
-    def __init__(self, config: DecoderConfig, weights: dict[str, Tensor]) -> None:
-        """Take all tensors out of `weights`, one by one: a matrix goes as soon as it stands in its own layout."""
-        self.config = config
-        self.embeddings = weights.pop("model.embed_tokens.weight")
-        self.head = Matrix(self.embeddings if config.tied_embeddings else weights.pop("lm_head.weight"))
-        self.final_norm = weights.pop("model.norm.weight")
-        self.layers = [Layer(config, weights, index) for index in range(config.num_layers)]
+    def __init__(self, config: DecoderConfig, weights: dict[str, Tensor], arithmetic: Arithmetic = HOST) -> None:
+        """Take all tensors out of `weights`, one by one: a matrix goes as soon as it stands in its own layout.
+
+        Raises `TierFull` where there is no room for them.
+        """
+        self.config, self._arithmetic = config, arithmetic
+        self.embeddings = arithmetic.tensor(weights.pop("model.embed_tokens.weight"))
+        self.head = arithmetic.matrix(self.embeddings if config.tied_embeddings else weights.pop("lm_head.weight"))
+        self.final_norm = arithmetic.tensor(weights.pop("model.norm.weight"))
+        self.layers = [Layer(config, weights, index, arithmetic) for index in range(config.num_layers)]
 
     def truncated(self, num_layers: int) -> Self:
         """Share the first layers as a smaller decoder."""
@@ -74,7 +79,7 @@ class Decoder:
     def forward(self, tokens: Tensor, start: int, rows: int, cache: KvCache) -> Tensor:
         """Run token rows that stand at `start` on; the first `rows` are real, the rest padding.
 
-        Shapes: tokens [n] int64 -> hidden states before the final norm [n, hidden_size].
+        Shapes: tokens [n] integers, where the weights are -> hidden states before the final norm [n, hidden_size].
         """
         config = self.config
         hidden = self.embeddings[tokens]
@@ -87,8 +92,7 @@ class Decoder:
                 qk = self._norm(qk, layer.qk_norm)
             hidden = hidden + layer.o(cache.attend(index, start, qk, v, rows), layer.o_bias)
             x = self._norm(hidden, layer.mlp_norm)
-            gate, up = layer.gate_up(x).chunk(2, dim=-1)
-            hidden = hidden + layer.down(F.silu(gate) * up)
+            hidden = hidden + layer.down(self._arithmetic.silu_mul(layer.gate_up(x)))
         return hidden
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -107,6 +111,4 @@ class Decoder:
         return self.head(self._norm(hidden, self.final_norm)).float()
 
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
-        wide = x.to(torch.float32)
-        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.config.norm_eps)
-        return weight * wide.to(x.dtype)
+        return self._arithmetic.rms_norm(x, weight, self.config.norm_eps)

@@ -26,6 +26,7 @@ from .options import flags, suffix
 from .record import ModelRecord, read_record, tokenizer_file_digest, write_record
 
 if TYPE_CHECKING:
+    from .arithmetic import Arithmetic
     from .decoder import Decoder
     from .tokenizer import TextCodec
 
@@ -143,18 +144,27 @@ class Registry:
             )
         return found[0]
 
-    def load(self, record: ModelRecord) -> LoadedModel:
-        """Load a model to run it.
+    def config(self, record: ModelRecord) -> DecoderConfig:
+        """Read the shape of a model, without its weights. Raises `NotFound` if its files are gone."""
+        return DecoderConfig.from_hf(read_json(self._present(record) / "config.json"))
 
-        Raises `IdentityMismatch` naming the first axis if the files are no longer what was registered, and
-        `NotFound` if they are gone.
-        """
-        from .decoder import Decoder
-        from .weights import load_weights
-
+    def _present(self, record: ModelRecord) -> Path:
         folder = self.weights_folder(record)
         if not folder.exists():
             raise NotFound(f"{folder} is gone", hint=_again(record), path=str(folder))
+        return folder
+
+    def load(self, record: ModelRecord, arithmetic: "Arithmetic | None" = None) -> LoadedModel:
+        """Load a model to run it, by default on the host.
+
+        Raises `IdentityMismatch` naming the first axis if the files are no longer what was registered, and
+        `NotFound` if they are gone, and `TierFull` where the arithmetic has no room for weights.
+        """
+        from .arithmetic import HOST
+        from .decoder import Decoder
+        from .weights import load_weights
+
+        folder = self._present(record)
         config = DecoderConfig.from_hf(read_json(folder / "config.json"))
         known = record.identity
         geometry = Geometry.from_model(known)
@@ -166,7 +176,8 @@ class Registry:
             require_same(known, model)
         except IdentityMismatch as error:
             raise _changed(record, *(error.data[key] for key in ("field", "expected", "got"))) from None
-        return LoadedModel(record, model, record.cid, config, Decoder(config, weights), text, geometry)
+        decoder = Decoder(config, weights, arithmetic or HOST)
+        return LoadedModel(record, model, record.cid, config, decoder, text, geometry)
 
     def text(self, record: ModelRecord) -> "TextCodec | None":
         """Load only the tokenizer and chat template of a model; None if it has none.

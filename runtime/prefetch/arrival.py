@@ -29,7 +29,7 @@ from ...cybergraph.transfer.shape import check_leaf
 from ...cybergraph.transfer.source import SourceReport
 from ...cybergraph.transfer.sources import Sources
 from ...cybergraph.verdict import Tier
-from ..pool import ARCHIVED
+from ..pool import ARCHIVED, on_host
 from ..sequence import Sequence as Cache
 from ..tiers import Residency, drop_failed
 from .intake import Leaves
@@ -134,7 +134,8 @@ class Arrival:
         Raises `TierFull`, before anything moves, where pool or store have no room for it.
         """
         self._sequence, self._first, self._residency = sequence, first, residency
-        pool, blocks = sequence.pool, [step.block for step in self.steps]
+        pool = on_host(sequence.pool, "computing while blocks come from peers")
+        blocks = [step.block for step in self.steps]
         size, self._kinds = pool.geometry.block_size, sequence.config.layers
         missing = self._landing.absent(list(dict.fromkeys(leaf for block in blocks for leaf in block.kv)))
         needed_bytes = sum(

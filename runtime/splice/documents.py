@@ -51,10 +51,10 @@ class Engines:
             model = reblocked(main.model, block_size)
             geometry = Geometry.from_model(model)
             pool = Pool(geometry, -(-main.config.max_positions // block_size) + 2)
-            domain = probe(main.decoder, main.rotary, geometry)
+            domain = probe(main.decoder, main.processor, geometry)
             cid = main.store.put_node(model)
             self._made[block_size] = Engine(
-                main.decoder, main.rotary, model, cid, main.store, main.index, pool, domain, main.pace
+                main.decoder, main.processor, model, cid, main.store, main.index, pool, domain, main.pace
             )
         return self._made[block_size]
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..attention.panels import PANEL_KEYS
 from ..models.config import DecoderConfig
+from ..rotated import RotatedSequence, rotated
 from ..sequence import Sequence
 
 
@@ -19,7 +20,7 @@ class Seats:
     def __init__(self, config: DecoderConfig, dtype: torch.dtype, seats: int) -> None:
         shape = (config.num_layers, seats, 2, config.num_kv_heads, PANEL_KEYS, config.head_dim)
         self.panels: Tensor = torch.zeros(shape, dtype=dtype)
-        self._seated: list[Sequence] = []
+        self._seated: list[RotatedSequence] = []
         self._copied: list[int] = []
         """Positions at the start of each that its own copy has."""
         self._panel: list[int] = []
@@ -27,7 +28,7 @@ class Seats:
 
     def number(self, sequence: Sequence) -> int:
         """Give the seat of a seated sequence; it may change whenever one leaves."""
-        return self._seated.index(sequence)
+        return self._seated.index(rotated(sequence))
 
     def take(self, sequence: Sequence, length: int) -> None:
         """Make sure that a sequence of `length` positions has a seat with the panel that the next one is in.
@@ -35,7 +36,7 @@ class Seats:
         Effects: room for that panel is reserved; a panel that was left is written to the sequence's own copy. Raises
         `TierFull`.
         """
-        panel = length // PANEL_KEYS * PANEL_KEYS
+        panel, sequence = length // PANEL_KEYS * PANEL_KEYS, rotated(sequence)
         if sequence in self._seated:
             at = self._seated.index(sequence)
             if self._panel[at] == panel:
@@ -62,7 +63,7 @@ class Seats:
         """
         if sequence not in self._seated:
             return
-        at, last = self._seated.index(sequence), len(self._seated) - 1
+        at, last = self.number(sequence), len(self._seated) - 1
         if length is not None:
             self._copy_out(at, length)
         if at != last:

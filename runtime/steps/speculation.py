@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 from ..sampling import Sampling
 from .checking import Check, check, draft
 from .drafting import Drafter
-from .seats import Seats
-from .step import Span, Step
+from .step import Span
 
 if TYPE_CHECKING:
     from ..live import Live
@@ -25,7 +24,7 @@ def speculate(
     """Generate with drafts: see `Live.generate`. A token is recorded when it is given, not when it is accepted."""
     engine, sequence, size = live.engine, live.sequence, live.engine.geometry.block_size
     live.settle_tail()
-    seats = Seats(engine.config, engine.pool.packing.dtype, 1)
+    seats = engine.processor.seats(engine.config, engine.pool, 1)
     try:
         token, left = sampling.choose(live.next_logits(), len(live.tokens)), max_tokens
         while left > 0 and token not in stop and len(live.tokens) < engine.config.max_positions:
@@ -35,7 +34,7 @@ def speculate(
             try:
                 sequence.extend_table(position + len(tokens))
                 seats.take(sequence, position)
-                step = Step(engine.decoder, seats, [span], engine.domain.floor_rows)
+                step = engine.processor.step(engine.decoder, seats, [span], engine.domain.floor_rows)
                 [hidden] = step.run()
                 [choices] = check(engine, [Check(sampling, position, tokens, hidden)])
                 for i in range(len(choices)):

@@ -16,6 +16,7 @@ from ..attention.panels import ASKING_ROWS, PANEL_KEYS, flash, join, seen_from, 
 from ..models.decoder import Decoder
 from ..quant import packed
 from ..rope import turn
+from ..rotated import RotatedSequence, rotated
 from ..sequence import Sequence
 from .seats import Seats
 
@@ -37,7 +38,7 @@ class _Past:
     """A seated span whose conversation began before its panel."""
 
     seat: int
-    sequence: Sequence
+    sequence: RotatedSequence
     panel: int
     first: int
     rows: int
@@ -57,7 +58,7 @@ class Step:
 
     def _place(self) -> None:
         """Work out, once for all layers, where rows go and what they see. Seats are counted from the first used one."""
-        config, rotary = self._decoder.config, self.seated[0].sequence.rotary
+        config, rotary = self._decoder.config, rotated(self.seated[0].sequence).rotary
         numbers = [self._seats.number(span.sequence) for span in self.seated]
         first = min(numbers)
         self._used = slice(first, max(numbers) + 1)
@@ -73,7 +74,8 @@ class Step:
             rank += range(len(span.tokens))
             positions += range(span.start, span.start + len(span.tokens))
             if panel:
-                self._past.append(_Past(number - first, span.sequence, panel, span.start - panel, len(span.tokens)))
+                past = _Past(number - first, rotated(span.sequence), panel, span.start - panel, len(span.tokens))
+                self._past.append(past)
         self._seat, self._rank, self._positions = torch.tensor(seat), torch.tensor(rank), torch.tensor(positions)
         self._slot, self._offset = self._seat + first, self._positions % PANEL_KEYS
         self._cos, self._sin = rotary.cos[self._positions], rotary.sin[self._positions]
@@ -109,7 +111,7 @@ class Step:
             if count < self._floor_rows:  # for attention it stands alone
                 missing = (0, 0, 0, 0, 0, self._floor_rows - count)
                 here, there = F.pad(here, missing), F.pad(there, missing)
-            out[at : at + count] = span.sequence.attend(layer, span.start, here, there, count)[:count]
+            out[at : at + count] = rotated(span.sequence).attend(layer, span.start, here, there, count)[:count]
             at += count
         if self.seated:
             out[at:rows] = self._attend_seated(layer, qk[at:rows], v[at:rows])
@@ -174,7 +176,7 @@ class Step:
 
     def settle(self, span: Span, rows: range) -> None:
         """Write rows of a seated span, by their number in it, to the pool. Others leave no trace there."""
-        pool, size = span.sequence.pool, span.sequence.pool.geometry.block_size
+        pool, size = rotated(span.sequence).pool, span.sequence.pool.geometry.block_size
         at = 0
         for each in self.seated:
             if each is span:

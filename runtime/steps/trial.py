@@ -6,11 +6,13 @@ from torch import Tensor
 from ..attention.panels import FLOOR_ROWS, PANEL_KEYS
 from ..models.decoder import Decoder
 from ..sequence import Sequence
-from .seats import Seats
-from .step import Span, Step
+from .processor import Processor
+from .step import Span
 
 
-def try_shared_steps(decoder: Decoder, tokens: list[int], whole: Sequence, short: Sequence, floor_rows: int) -> bool:
+def try_shared_steps(
+    processor: Processor, decoder: Decoder, tokens: list[int], whole: Sequence, short: Sequence, floor_rows: int
+) -> bool:
     """Go on with two conversations in shared steps and say whether the longer one's rows are as they were.
 
     `whole` has the canonical rows of all `tokens`; its last ones are computed again as rows at any position, several at
@@ -18,7 +20,7 @@ def try_shared_steps(decoder: Decoder, tokens: list[int], whole: Sequence, short
     """
     size = whole.pool.geometry.block_size
     expected = raw_rows(whole, len(tokens))
-    seats = Seats(decoder.config, whole.pool.packing.dtype, 2)
+    seats = processor.seats(decoder.config, whole.pool, 2)
     position, behind = max(0, len(tokens) - 2 * FLOOR_ROWS) // size * size, size
     whole.truncate_table(-(-position // size))
     whole.extend_table(len(tokens))
@@ -31,7 +33,7 @@ def try_shared_steps(decoder: Decoder, tokens: list[int], whole: Sequence, short
             sequence.extend_table(start + count)
             seats.take(sequence, start)
             spans.append(Span(sequence, start, tuple(tokens[start : start + count]), seated=True))
-        step = Step(decoder, seats, spans, floor_rows)
+        step = processor.step(decoder, seats, spans, floor_rows)
         step.run()
         for span in spans:
             step.settle(span, range(len(span.tokens)))
@@ -48,6 +50,9 @@ def try_scores_together(decoder: Decoder, hidden: Tensor) -> bool:
 
 
 def raw_rows(sequence: Sequence, length: int) -> Tensor:
-    """Copy raw rows. Shape: [length, num_layers, K|V, kv_heads, width]."""
-    rows = sequence.pool.rows[torch.tensor(sequence.table)]
-    return rows.permute(0, 3, 1, 2, 4, 5).flatten(0, 1)[:length].clone()
+    """Copy raw rows to the host. Shape: [length, num_layers, K|V, kv_heads, width]."""
+    g, packing = sequence.pool.geometry, sequence.pool.packing
+    shape = (len(sequence.table), g.num_layers, 2, g.block_size, g.num_kv_heads, packing.width)
+    data = bytearray().join(leaf for leaves in sequence.pool.read(sequence.table) for leaf in leaves)
+    rows = torch.frombuffer(data, dtype=packing.stored_dtype).view(shape)
+    return rows.permute(0, 3, 1, 2, 4, 5).flatten(0, 1)[:length]

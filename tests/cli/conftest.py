@@ -87,7 +87,7 @@ def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def no_environment(monkeypatch: pytest.MonkeyPatch, cache_folder: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache_folder))
-    for name in ("CYBERKV_HOME", "NO_COLOR", "FORCE_COLOR", "COLUMNS"):
+    for name in ("CYBERKV_HOME", "CYBERKV_DEVICE", "NO_COLOR", "FORCE_COLOR", "COLUMNS"):
         monkeypatch.delenv(name, raising=False)
 
 

@@ -29,16 +29,17 @@ def remember(patch: pytest.MonkeyPatch) -> None:
     """Let commands of this process take what was found before."""
 
     def build(loaded: Any, *parts: Any, **options: Any) -> engine.Engine:
-        key = (loaded.cid, loaded.geometry, torch.get_num_threads())
+        kind = getattr(options.get("processor"), "kind", "")  # of a device, which computes otherwise
+        key = (loaded.cid, loaded.geometry, kind, torch.get_num_threads())
         _models[loaded.decoder] = loaded.cid
         made = build_engine(loaded, *parts, **{"domain": _found.get(key), **options})
         _found[key] = made.domain
         return made
 
-    def known(decoder: Decoder, rotary: Any, geometry: Any) -> Domain:
+    def known(decoder: Decoder, processor: Any, geometry: Any) -> Domain:
         key = (_models[decoder], geometry, torch.get_num_threads())
         if key not in _found:
-            _found[key] = probe(decoder, rotary, geometry)
+            _found[key] = probe(decoder, processor, geometry)
         return _found[key]
 
     def rendered(request: Any) -> Any:

@@ -6,8 +6,15 @@ the examples of every module are run, too. What compiles starts a process of its
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
+import pytest
 import torch
+
+if TYPE_CHECKING:
+    from tests.gpu.engines import Engines
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
@@ -18,3 +25,15 @@ if not torch.cuda.is_available():
 else:
     # One that was inherited would have the interpreter tested, over the memory of the GPU.
     os.environ.pop("TRITON_INTERPRET", None)
+
+
+@pytest.fixture(scope="module")
+def engines(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[Engines]":
+    """Engines of small models, which only lose by more threads than one."""
+    from tests.gpu.engines import Engines
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with ExitStack() as stack:
+        yield Engines(tmp_path_factory.mktemp("engines"), stack)
+    torch.set_num_threads(threads)

@@ -11,14 +11,14 @@ from cyberkv.runtime.checkpoint import checkpoint
 from cyberkv.runtime.engine import Engine
 from cyberkv.runtime.live import Live
 from cyberkv.runtime.quant import packed
-from cyberkv.runtime.sequence import Sequence
+from cyberkv.runtime.rotated import RotatedSequence
 
 SIZE, WINDOW = 16, 8
 TOKENS = [(13 * i * i + 11 * i + 5) % 250 for i in range(4000)]
 Engines = Callable[..., Engine]
 
 
-class FullCopySequence(Sequence):
+class FullCopySequence(RotatedSequence):
     """A sequence without rings and without an archive."""
 
     def __init__(self, *parts) -> None:

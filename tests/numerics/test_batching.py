@@ -336,7 +336,7 @@ def test_the_known_answer_test_finds_steps_that_may_not_be_shared(
     engine, join = tiny_engine(), step_module.join
     assert engine.domain.scattered is None
     monkeypatch.setattr(step_module, "join", lambda *parts: join(*parts) * 1.00001)
-    found = probe(engine.decoder, engine.rotary, engine.geometry)
+    found = probe(engine.decoder, engine.processor, engine.geometry)
     assert found.broken is None
     assert found.name == engine.domain.name
     assert found.scattered is not None

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from cyberkv.cybergraph.errors import UnsafeNumerics
-from cyberkv.runtime import sequence as sequence_module
+from cyberkv.runtime import rotated as rotated_module
 from cyberkv.runtime.attention.panels import PANEL_KEYS, panel_attention
 from cyberkv.runtime.canonical import canonical_step, probe, single_step
 from cyberkv.runtime.engine import Engine
@@ -99,7 +99,7 @@ def test_rows_alone_are_canonical_and_a_naive_schedule_gives_others(
         return rows
 
     assert torch.equal(one_by_one(), expected) == (engine.domain.floor_rows == 1)
-    monkeypatch.setattr(sequence_module, "panel_attention", naive_attention)
+    monkeypatch.setattr(rotated_module, "panel_attention", naive_attention)
     naive = one_by_one()
     assert not torch.equal(naive, expected)
     torch.testing.assert_close(naive, expected, rtol=0, atol=1e-3)
@@ -120,7 +120,7 @@ def test_panels_agree_with_one_call(family: str, start: int, tiny_engine: Callab
 
 def test_probe_names_the_domain_by_its_answer(tiny_engine: Callable[..., Engine]) -> None:
     engine = tiny_engine("llama")
-    again = probe(engine.decoder, engine.rotary, engine.geometry)
+    again = probe(engine.decoder, engine.processor, engine.geometry)
     assert again == engine.domain
     assert again.broken is None
     other = tiny_engine("qwen3", home="other")
@@ -129,7 +129,7 @@ def test_probe_names_the_domain_by_its_answer(tiny_engine: Callable[..., Engine]
 
 def test_a_domain_has_one_name_whatever_the_block_size(tiny_engine: Callable[..., Engine]) -> None:
     small, large = (tiny_engine("llama", home=str(size), block_size=size) for size in (16, 64))
-    domains = [probe(each.decoder, each.rotary, each.geometry) for each in (small, large)]
+    domains = [probe(each.decoder, each.processor, each.geometry) for each in (small, large)]
     assert domains[0] == domains[1]
 
 
@@ -137,8 +137,8 @@ def test_probe_refuses_a_setting_where_the_rule_is_broken(
     tiny_engine: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = tiny_engine("llama")
-    monkeypatch.setattr(sequence_module, "panel_attention", naive_attention)
-    broken = probe(engine.decoder, engine.rotary, engine.geometry, step=naive_step)
+    monkeypatch.setattr(rotated_module, "panel_attention", naive_attention)
+    broken = probe(engine.decoder, engine.processor, engine.geometry, step=naive_step)
     assert broken.broken is not None
     with pytest.raises(UnsafeNumerics, match="nothing may be sealed"):
         broken.require_sound()

@@ -32,7 +32,7 @@ def floored(tiny_engine: Engines, monkeypatch: pytest.MonkeyPatch) -> Engines:
     def make(family: str = "llama", home: str = "home") -> Engine:
         engine = tiny_engine(family, home=home)  # first: the sound domain is kept for other tests
         monkeypatch.setattr(Matrix, "__call__", rounding)
-        engine.domain = probe(engine.decoder, engine.rotary, engine.geometry)
+        engine.domain = probe(engine.decoder, engine.processor, engine.geometry)
         return engine
 
     return make
