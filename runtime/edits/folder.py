@@ -1,8 +1,8 @@
 """What a home keeps about edits: named spans, receipts, and what gates said. Private files, which never leave it."""
 
-import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Annotated, ClassVar, Final, TypeVar
 
@@ -76,9 +76,11 @@ class EditsFolder:
         folder = self._path / _RECEIPTS
         with changing(self._path):
             make_private_folder(folder)
-            data = edit.encode()
-            old = edit.old or f"forgotten-{hashlib.sha256(data).hexdigest()[:16]}"  # several branches of one root
-            write_private(folder / f"{edit.new}-{old}", [data], sync=True)
+            path = folder / f"{edit.new}-{edit.old}"
+            if edit.old is None:  # several forgotten branches of one root
+                names = (folder / f"{edit.new}-forgotten-{number}" for number in count())
+                path = next(name for name in names if not name.exists())
+            write_private(path, [edit.encode()], sync=True)
 
     def edits(self, *roots: Cid) -> Iterator[Edit]:
         """Give the edits that led to any of the roots. Raises `Corrupt`."""

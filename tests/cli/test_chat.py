@@ -111,7 +111,7 @@ def test_an_unknown_word_explains_the_known_ones(cyberkv: Command) -> None:
 
 def test_a_turn_that_was_taken_back_was_never_there(cyberkv: Command) -> None:
     turns = cyberkv("--json", "chat", *SHORT, stdin="Hello\nMistake\n/undo\nAnd then?\n").lines
-    assert turns[2]["root"] not in (turns[0]["root"], turns[1]["root"])
+    assert turns[2]["root"] != turns[1]["root"]  # within a second of the first turn, it is that one's again
     straight = cyberkv("--json", "chat", *SHORT, "--name", "straight", stdin="Hello\nAnd then?\n").lines
     assert turns[3]["text"] == straight[1]["text"]
     assert cyberkv.json("diff", "chat", "straight")["parts_at"] is None

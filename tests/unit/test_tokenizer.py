@@ -291,9 +291,10 @@ ENDLESS = {
 
 @pytest.mark.parametrize("source", ENDLESS.values(), ids=ENDLESS)
 def test_a_template_that_never_ends_or_fills_memory_is_stopped(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cyberkv.runtime.models.template.MAX_CPU_S", 1)
-    with pytest.raises(LimitExceeded) as caught:
-        ChatTemplate(source, {}).render(HELLO, generate=True)
+    with monkeypatch.context() as impatient:
+        impatient.setattr("cyberkv.runtime.models.template.MAX_CPU_S", 1)
+        with pytest.raises(LimitExceeded) as caught:
+            ChatTemplate(source, {}).render(HELLO, generate=True)
     assert caught.value.hint
     # The controls: a text as long as the bound, which JSON makes longer still, and a long honest conversation.
     assert ChatTemplate("{{ '\\x00' * 2 ** 23 }}", {}).render(HELLO, generate=True) == "\0" * MAX_RENDERED_BYTES
