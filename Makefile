@@ -15,7 +15,7 @@ test: $(VENV)/ready
 # Where there is no wheel of atheris, its tests are skipped and say so.
 slow: $(VENV)/ready
 	-VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip install --quiet --only-binary :all: 'atheris>=3'
-	$(BIN)/python -m pytest --slow -m slow
+	$(BIN)/python -m pytest -n auto --dist worksteal --slow -m slow
 
 compat: $(VENV)/ready
 	tests/compat/install.sh
