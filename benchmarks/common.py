@@ -33,13 +33,18 @@ class Claim:
 
 def options(argv: Sequence[str] | None, description: str) -> argparse.Namespace:
     """Parse the options every benchmark has."""
+    return options_of(description).parse_args(argv)
+
+
+def options_of(description: str) -> argparse.ArgumentParser:
+    """Give the options every benchmark has."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     sizes = parser.add_mutually_exclusive_group()
     sizes.add_argument("--quick", action="store_true", help="small sizes; bars are not enforced")
     sizes.add_argument("--full", action="store_true", help="the largest sizes, where it has them: many GiB and minutes")
     parser.add_argument("--folder", type=Path, default=CACHE.parent, help="where to write, on a real disk")
-    return parser.parse_args(argv)
+    return parser
 
 
 @contextmanager

@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import ModuleType
 
 import torch
@@ -21,7 +20,7 @@ from torch import Tensor
 
 from cyberkv.runtime.quant import DTYPES
 
-from .common import CACHE
+from .common import options_of
 
 FLUSHED_BYTES, FLUSHES = 1 << 30, 4
 """Written before each turn: more than any cache holds, and it takes longer than the host needs to launch the next."""
@@ -72,15 +71,8 @@ def line(row: dict[str, object]) -> str:
 
 def options(argv: Sequence[str] | None, description: str) -> argparse.Namespace:
     """Parse the options every GPU benchmark has: those of the others, and a dry run."""
-    parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    sizes = parser.add_mutually_exclusive_group()
-    sizes.add_argument("--quick", action="store_true", help="small sizes; bars are not enforced")
-    sizes.add_argument("--full", action="store_true", help="as without: what is claimed is measured at one size")
-    sizes.add_argument(
-        "--dry-run", action="store_true", help="tiny sizes on the CPU; everything runs, nothing is timed"
-    )
-    parser.add_argument("--folder", type=Path, default=CACHE.parent, help="where to write, on a real disk")
+    parser = options_of(description)
+    parser.add_argument("--dry-run", action="store_true", help="tiny sizes on the CPU; nothing is timed")
     return parser.parse_args(argv)
 
 

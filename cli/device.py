@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 DEVICES: Final = ("auto", "cpu", "cuda")
+"""The processor is the default until the kernels have been seen to run on a device."""
 
 
 class Device(NamedTuple):
@@ -41,7 +42,7 @@ def device_options(command: Command) -> Command:
         help="Memory of the device for blocks; else 80 % of what is free once the model is loaded.",
     )(command)  # fmt: skip
     return click.option(
-        "--device", type=click.Choice(DEVICES), default="auto", show_default=True, envvar="CYBERKV_DEVICE",
+        "--device", type=click.Choice(DEVICES), default="cpu", show_default=True, envvar="CYBERKV_DEVICE",
         help="Where to compute; `auto` takes a CUDA device that is there and can. Else $CYBERKV_DEVICE.",
     )(command)  # fmt: skip
 

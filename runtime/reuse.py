@@ -28,7 +28,7 @@ from ..cybergraph.verdict import (
 )
 from .adopt import adopt_blocks
 from .engine import Engine
-from .pool import ARCHIVED
+from .rows import ARCHIVED
 from .sealing import Sealed
 from .sequence import Sequence
 from .tiers import Miss

@@ -13,11 +13,12 @@ from .attention.source import KeyValueSource
 from .hot import FullCopy, HotMemory
 from .models.config import DecoderConfig
 from .models.decoder import Decoder
-from .pool import ARCHIVED, Pool
+from .pool import Pool
 from .quant import packed
 from .ringcopy import RingCopy
 from .rings.window import first_live, first_read
 from .rope import Rotary
+from .rows import ARCHIVED
 from .sequence import Sequence
 
 

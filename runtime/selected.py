@@ -16,7 +16,8 @@ from .announce import announce
 from .checkpoint import require_model
 from .engine import Engine
 from .live import Counts, Live, Progress
-from .pool import ARCHIVED, on_host
+from .pool import on_host
+from .rows import ARCHIVED
 from .sampling import Sampling
 from .sealing import Sealed
 from .selection import Coldness, Policy, coldest_first, distance, select

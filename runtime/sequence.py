@@ -13,8 +13,9 @@ from torch import Tensor
 from ..cybergraph.errors import CacheDiscontinuity
 from .models.config import DecoderConfig
 from .models.decoder import Decoder
-from .pool import ARCHIVED, BlockPool
+from .pool import BlockPool
 from .rings.window import Stage, readers, unread_blocks
+from .rows import ARCHIVED
 
 
 class Coming(Protocol):

@@ -6,7 +6,7 @@ from ...cybergraph.errors import OutOfRange, TierFull
 from ..attention.panels import FLOOR_ROWS
 from ..engine import Engine
 from ..live import Live
-from ..pool import ARCHIVED
+from ..rows import ARCHIVED
 from .job import Job, Running, Waiting
 from .parking import unpark
 from .request import Request

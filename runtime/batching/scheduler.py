@@ -20,7 +20,7 @@ from torch import Tensor
 from ...cybergraph.errors import TierFull
 from ..engine import Engine
 from ..live import Live
-from ..pool import ARCHIVED
+from ..rows import ARCHIVED
 from ..steps.checking import Check, check, draft
 from ..steps.processor import SharedStep
 from ..steps.step import Span

@@ -14,7 +14,8 @@ from torch import Tensor
 from ...cybergraph.cid import Buffer, Cid
 from ...cybergraph.errors import TierFull
 from ..geometry import Geometry
-from ..pool import ARCHIVED, BlockPool, HostBlock, LeafSource, cut_leaves, put_leaves
+from ..pool import BlockPool, HostBlock, LeafSource, cut_leaves, put_leaves
+from ..rows import ARCHIVED
 from .device import ENTRY_DTYPE, Device
 from .devicerows import DeviceRows
 from .moves import SLOT_BYTES, SLOTS, Moves

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from torch import Tensor
 
 from ..geometry import Geometry
-from ..pool import ARCHIVED, Rows
 from ..quant import packing_of
+from ..rows import ARCHIVED, Rows
 from .device import Device, Event, Stream
 
 

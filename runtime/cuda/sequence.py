@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ...cybergraph.errors import CacheDiscontinuity
 from ..models.decoder import Decoder
-from ..pool import ARCHIVED
+from ..rows import ARCHIVED
 from ..sequence import Sequence
 from .cache import Part
 from .workspace import Workspace

@@ -29,7 +29,8 @@ from ...cybergraph.transfer.shape import check_leaf
 from ...cybergraph.transfer.source import SourceReport
 from ...cybergraph.transfer.sources import Sources
 from ...cybergraph.verdict import Tier
-from ..pool import ARCHIVED, on_host
+from ..pool import on_host
+from ..rows import ARCHIVED
 from ..sequence import Sequence as Cache
 from ..tiers import Residency, drop_failed
 from .intake import Leaves

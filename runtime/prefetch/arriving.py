@@ -11,8 +11,9 @@ from ...cybergraph.identity import require_same
 from ...cybergraph.nodes import Model
 from ..live import Live, Progress
 from ..pace import Pace
-from ..pool import ARCHIVED, on_host
+from ..pool import on_host
 from ..reuse import taken
+from ..rows import ARCHIVED
 from ..tiers import Miss
 from .arrival import Arrival
 

@@ -7,7 +7,8 @@ from typing import Final
 from ...cybergraph.cid import Buffer, Cid
 from ...cybergraph.nodes import Block
 from ...cybergraph.transfer.shape import check_leaf
-from ..pool import ARCHIVED, Pool
+from ..pool import Pool
+from ..rows import ARCHIVED
 from .order import NeedOrder, Place
 
 ASKED_LEAVES: Final = 32

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from ...cybergraph.cid import Cid
 from ...cybergraph.errors import Corrupt
-from ..pool import ARCHIVED
+from ..rows import ARCHIVED
 from ..tiers import Residency
 
 

@@ -15,7 +15,8 @@ from ...cybergraph.cid import Buffer, Cid
 from ...cybergraph.nodes import Block
 from ...cybergraph.store.base import Store, not_found
 from ...cybergraph.verdict import Located, Place, Tier
-from ..pool import ARCHIVED, BlockPool, HostBlock
+from ..pool import BlockPool, HostBlock
+from ..rows import ARCHIVED
 from .lease import Lease, Miss
 from .lower import Lower, Source, drop_failed
 from .moves import MoveLog

@@ -69,7 +69,7 @@ def test_the_environment_asks_too_and_the_command_line_wins(
 
 
 def test_without_a_device_auto_is_the_processor_and_says_why_when_asked(cyberkv: Command, no_device: None) -> None:
-    plain, told = cyberkv(*RUN), cyberkv("-v", *RUN)
+    plain, told = (cyberkv(*verbose, *RUN, "--device", "auto") for verbose in ((), ("-v",)))
     assert plain.stdout == told.stdout
     reason = "computing on the processor: no CUDA device: torch sees none"
     assert reason in told.stderr
@@ -80,13 +80,22 @@ def test_what_the_device_does_not_compute_is_named_before_it_is_taken(cyberkv: C
     """The small model has heads of 16; `auto` computes it on the processor."""
     error = cyberkv.error(5, *RUN, "--device", "cuda")
     assert (error["kind"], error["field"], error["got"]) == ("unsupported-model", "head_dim", 16)
-    assert "head_dim 64, 80, 96, 128 or 256, not 16" in cyberkv("-v", *RUN).stderr
+    assert "head_dim 64, 80, 96, 128 or 256, not 16" in cyberkv("-v", *RUN, "--device", "auto").stderr
+
+
+def test_a_device_is_taken_only_where_it_is_asked_for(cyberkv: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked(*_: object, **__: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr("cyberkv.runtime.cuda.choice.open_device", asked)
+    assert cyberkv.json(*RUN)["tokens_generated"] == 3
+    assert cyberkv(*RUN, "--device", "auto", ok=False).exit_code == 1  # control
 
 
 def test_what_only_the_processor_does_is_refused_by_name(cyberkv: Command, seen: None) -> None:
     error = cyberkv.error(5, *RUN, "--select", "recent", "--device", "cuda")
     assert error["message"] == "--select is not done on a device"
-    assert error["message"] in cyberkv("-v", *RUN, "--select", "recent").stderr
+    assert error["message"] in cyberkv("-v", *RUN, "--select", "recent", "--device", "auto").stderr
 
 
 def test_commands_on_a_device_give_what_the_processor_gives(cyberkv: Command, inline: list[DeviceProcessor]) -> None:

@@ -21,7 +21,7 @@ from cyberkv.runtime.edits.evict import evict
 from cyberkv.runtime.edits.spans import Cut
 from cyberkv.runtime.engine import Engine
 from cyberkv.runtime.live import Live
-from cyberkv.runtime.pool import ARCHIVED
+from cyberkv.runtime.rows import ARCHIVED
 from cyberkv.runtime.sampling import Sampling
 from cyberkv.runtime.selected import Selected
 from cyberkv.runtime.selection import POLICIES

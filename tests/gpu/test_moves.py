@@ -17,7 +17,8 @@ from cyberkv.runtime.cuda.device import TorchDevice
 from cyberkv.runtime.cuda.devicepool import FREE_PERCENT, PADDING, BlockTables, DevicePool
 from cyberkv.runtime.cuda.devicerows import DeviceRows
 from cyberkv.runtime.geometry import Geometry
-from cyberkv.runtime.pool import ARCHIVED, HeapBlock, Pool
+from cyberkv.runtime.pool import HeapBlock, Pool
+from cyberkv.runtime.rows import ARCHIVED
 from tests.gpu.fakes import FakeDevice
 from tests.gpu.rigs import Later, Rig
 from tests.laws.shelves import BLOCK_BYTES, GEOMETRY

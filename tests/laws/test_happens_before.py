@@ -109,12 +109,18 @@ def down_behind_a_kernel(rig: Rig, stack: ExitStack) -> Iterator[Check]:
     yield [rig.host_bytes(saved)], text
 
 
-def up_and_down(rig: Rig, stack: ExitStack) -> Iterator[Check]:
+def came_up(rig: Rig, stack: ExitStack) -> int:
+    """Take a row into which the copies of a block are queued."""
     row = rig.take(stack)
     with rig.moves.load(rig.store, rig.leaves[:1], [row]) as loading:
         pass
     if loading.error:
         raise loading.error
+    return row
+
+
+def up_and_down(rig: Rig, stack: ExitStack) -> Iterator[Check]:
+    row = came_up(rig, stack)
     saved = rig.moves.save(row)
     stack.callback(saved.close)
     yield [rig.host_bytes(saved)], rig.bytes[0]
@@ -171,11 +177,7 @@ def read_behind_a_kernel(rig: Rig, stack: ExitStack) -> Iterator[Check]:
 
 
 def read_behind_a_copy(rig: Rig, stack: ExitStack) -> Iterator[Check]:
-    row = rig.take(stack)
-    with rig.moves.load(rig.store, rig.leaves[:1], [row]) as loading:
-        pass
-    if loading.error:
-        raise loading.error
+    row = came_up(rig, stack)
     yield [rig.read(row)], rig.bytes[0]
 
 

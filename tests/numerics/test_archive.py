@@ -12,10 +12,11 @@ from cyberkv.cybergraph.verdict import Tier
 from cyberkv.runtime.checkpoint import resume
 from cyberkv.runtime.engine import Engine
 from cyberkv.runtime.live import Live
-from cyberkv.runtime.pool import ARCHIVED, Pool
+from cyberkv.runtime.pool import Pool
 from cyberkv.runtime.rings import window
 from cyberkv.runtime.rings.archive import bring_back
 from cyberkv.runtime.rope import Rotary
+from cyberkv.runtime.rows import ARCHIVED
 from tests.numerics.full_copy import SIZE, TOKENS, WINDOW, Engines, decode, record, started
 
 pytestmark = pytest.mark.usefixtures("poisoned_planes")
