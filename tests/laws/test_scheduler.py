@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from cyberkv.cybergraph.errors import TierFull
 from cyberkv.cybergraph.index import Index
 from cyberkv.cybergraph.store import MemoryStore
-from cyberkv.runtime.batching import scheduler as scheduler_module
+from cyberkv.runtime.batching import roster, scheduler
 from cyberkv.runtime.batching.admission import Limits
 from cyberkv.runtime.batching.request import Finish, Outcome, Request
 from cyberkv.runtime.batching.scheduler import Scheduler
@@ -126,7 +126,7 @@ def machine(make: Callable[[], Engine], oracle: Engine) -> type[RuleBasedStateMa
             owner: Any = {
                 "take_rows": Live, "seal": Live, "_merge": Live, "load_known": Live, "put_many": self.engine.store,
                 "allocate": self.engine.pool, "ensure": self.engine.residency, "take": Seats, "_copy_out": Seats,
-                "park": scheduler_module, "check": scheduler_module, "open_job": scheduler_module,
+                "park": roster, "check": scheduler, "open_job": roster,
             }.get(where, Step)  # fmt: skip
             sound, calls = getattr(owner, where), 0
 

@@ -122,7 +122,7 @@ def test_what_breaks_every_step_fails_every_request(tiny_engine: Engines, monkey
     def gone(*_: Any) -> bool:
         raise OSError("the index went away")
 
-    monkeypatch.setattr("cyberkv.runtime.batching.scheduler.room_for", gone)
+    monkeypatch.setattr("cyberkv.runtime.batching.roster.room_for", gone)
     with Front(engine) as front:
         tickets = [front.submit(Request(tuple(TOKENS[:30]), max_tokens=1900)) for _ in range(2)]
         for ticket in tickets:
