@@ -4,7 +4,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from ..database import Database, Transaction, disk_error
+from ..database import Database, Transaction
+from ..diskerrors import disk_error
 from ..errors import Corrupt, UnsupportedFormat
 from ..prefix import PrefixKey, keyed
 from .secret import make_secret, read_secret, secret_path, witness

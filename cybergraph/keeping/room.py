@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from ..cid import Cid
-from ..database import disk_errors
+from ..diskerrors import disk_errors
 from ..errors import BlockNotFound, Corrupt, TierFull, UnsupportedFormat
 from ..index import Index
 from ..private import open_regular, write_private

@@ -20,7 +20,8 @@ from threading import Lock
 from typing import Final, TypeVar
 
 from ..cid import Buffer, Cid
-from ..database import Database, Transaction, disk_errors
+from ..database import Database, Transaction
+from ..diskerrors import disk_errors
 from ..errors import Corrupt, DigestMismatch, Refused
 from .base import Finding, Store, check_size, not_found
 from .batches import batches, most_bytes

@@ -11,7 +11,7 @@ lost its catalogue, and is not taken for a new one.
 from pathlib import Path
 from typing import Final
 
-from ..database import disk_errors
+from ..diskerrors import disk_errors
 from ..errors import NotFound, UnsupportedFormat
 from ..private import make_private_folder, open_regular, write_private
 

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from ..cid import HASHES, Cid
-from ..database import Database, Transaction, disk_errors
+from ..database import Database, Transaction
+from ..diskerrors import disk_errors
 from ..errors import DigestMismatch
 from .base import damaged, not_found
 from .catalog import Catalog, Place

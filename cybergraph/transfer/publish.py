@@ -15,8 +15,8 @@ from typing import Final, Protocol
 
 from ..car import car_header, write_car
 from ..cid import Buffer, Cid
-from ..database import disk_error
 from ..direct import DirectFile
+from ..diskerrors import disk_error
 from ..errors import CyberKVError, NotFound, Refused
 from ..index import Index
 from ..private import sync_folder

@@ -10,7 +10,8 @@ import lmdb
 import pytest
 
 from cyberkv.cybergraph import database
-from cyberkv.cybergraph.database import Database, Transaction, disk_error
+from cyberkv.cybergraph.database import Database, Transaction
+from cyberkv.cybergraph.diskerrors import disk_error
 from cyberkv.cybergraph.errors import Corrupt, CyberKVError, NotFound, TierFull
 
 TABLES = {"one": False, "many": True}
