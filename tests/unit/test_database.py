@@ -9,7 +9,7 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from cyberkv.cybergraph import database
+from cyberkv.cybergraph import database, diskerrors
 from cyberkv.cybergraph.database import Database, Transaction
 from cyberkv.cybergraph.diskerrors import disk_error
 from cyberkv.cybergraph.errors import Corrupt, CyberKVError, NotFound, TierFull
@@ -137,7 +137,7 @@ def test_a_commit_cut_short_by_a_full_disk(tmp_path: Path, monkeypatch: pytest.M
     error = lmdb.Error("mdb_txn_commit: Input/output error")
     error.code = errno.EIO
     assert not isinstance(disk_error(tmp_path, error), TierFull)
-    monkeypatch.setattr(database, "_LOW_BYTES", 1 << 60)  # as if hardly anything were free
+    monkeypatch.setattr(diskerrors, "_LOW_BYTES", 1 << 60)  # as if hardly anything were free
     assert isinstance(disk_error(tmp_path, error), TierFull)
 
 
