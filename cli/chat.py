@@ -184,7 +184,8 @@ def _undo(session: Session, recording: Recording, turns: list[Asked]) -> None:
 
 def _evict(session: Session, recording: Recording, argument: str, turns: list[Asked]) -> list[Asked]:
     """Take tokens out, exactly, as `cyberkv evict NAME START:END`. Gives the turns of which something is left."""
-    from .editing import Edited, edit
+    from .edited import Edited
+    from .editing import edit
 
     if recording.root is None or not recording.live.tokens:
         remark(session, "nothing is recorded yet")

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from ..cybergraph.errors import NotFound, Refused
+from .committing import let_go
 from .context import Session, pass_session
-from .editing import Edited, compute, drop_branch, let_go, roll_back
+from .edited import Edited
+from .editing import compute, drop_branch, roll_back
 from .models import find_codec, need_codec
 from .options import REF, TEXT
 from .output import answer, facts, remark, say

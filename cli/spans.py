@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..cybergraph.chain import fork_root
 from ..cybergraph.errors import BadReference, Refused
-from .editing import Edited
+from .edited import Edited
 from .marking import carry_marks
 from .models import find_codec
 from .names import slug, unique

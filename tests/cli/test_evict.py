@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tokenizers import pre_tokenizers
 
-from cyberkv.cli import editing, evict
+from cyberkv.cli import committing, evict
 from cyberkv.cybergraph.chain import load_root, tokens
 from cyberkv.cybergraph.cid import Cid
 from cyberkv.cybergraph.index import Index
@@ -49,14 +49,14 @@ def test_a_name_that_moved_on_meanwhile_is_refused_by_both_roots(
     story: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old, other = root_of(story, "story"), story.json("fork", "story", "--at", 20, "--name", "other")["root"]
-    carry_marks = editing._carry_marks
+    carry_marks = committing._carry_marks
 
     def another_process(edited: Any, *rest: Any, **options: Any) -> None:
         edited.session.index.set_head("story", Cid.parse(other), "")
         carry_marks(edited, *rest, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(editing, "_carry_marks", another_process)
+        patch.setattr(committing, "_carry_marks", another_process)
         error = story.error(5, "evict", "story", "20:30", "--forget")
     assert (error["field"], error["expected"], error["got"]) == ("head", old, other)
     assert [each["root"] for each in story.json("log", "story")["roots"]] == [old, other]

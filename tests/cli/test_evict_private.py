@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cyberkv.cli.editing import Edited
+from cyberkv.cli.edited import Edited
 from cyberkv.cli.interrupt import Stop
 from cyberkv.cybergraph.cid import Cid
 from tests.cli.conftest import STORY, Command
