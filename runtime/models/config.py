@@ -38,10 +38,15 @@ class DecoderConfig:
     rope_base: float
     rope_scaling: tuple[tuple[str, str], ...]
     """Empty for plain rotation, else `rope_type` and its parameters; numbers are the `repr` of a float."""
+    rotary_dims: int
+    """Numbers of a row that turn with its position; the rest stays."""
     layers: tuple[LayerKind, ...]
+    attention_bias: bool
+    """Whether the q, k and v projections add a bias; no other linear layer does."""
     qk_norm: bool
     tied_embeddings: bool
     max_positions: int
+    """`max_position_embeddings`, or what a `yarn` rule is made for, where that is more."""
 
     @property
     def scale(self) -> float:
@@ -49,9 +54,14 @@ class DecoderConfig:
         return float(self.head_dim**-0.5)
 
     @property
-    def attention_bias(self) -> bool:
-        """Whether the q, k and v projections add a bias; no other linear layer does."""
-        return self.architecture == "Qwen2ForCausalLM"
+    def is_interleaved(self) -> bool:
+        """Whether a number turns with its neighbour, not with the one that stands `rotary_dims / 2` after it."""
+        return self.architecture == "GlmForCausalLM"
+
+    @property
+    def is_gate_up_fused(self) -> bool:
+        """Whether the weights hold the gate and up projections as one matrix."""
+        return self.architecture == "GlmForCausalLM"
 
     @classmethod
     def from_hf(cls, config: Mapping[str, Any]) -> Self:
@@ -65,7 +75,8 @@ class DecoderConfig:
         fields.refuse_other_numerics()
         num_layers = fields.count("num_hidden_layers")
         num_heads = fields.count("num_attention_heads")
-        rope_base, rope_scaling = rope(fields, architecture)
+        head_dim = fields.head_dim(architecture, num_heads)
+        rotation = rope(fields, architecture, head_dim)
         return cls(
             architecture=architecture,
             num_layers=num_layers,
@@ -73,13 +84,15 @@ class DecoderConfig:
             intermediate_size=fields.count("intermediate_size"),
             num_heads=num_heads,
             num_kv_heads=fields.kv_heads(architecture, num_heads),
-            head_dim=fields.head_dim(architecture, num_heads),
+            head_dim=head_dim,
             vocab_size=fields.count("vocab_size"),
             norm_eps=fields.positive("rms_norm_eps"),
-            rope_base=rope_base,
-            rope_scaling=rope_scaling,
+            rope_base=rotation.base,
+            rope_scaling=rotation.scaling,
+            rotary_dims=rotation.rotary_dims,
             layers=layer_kinds(fields, architecture, num_layers),
+            attention_bias=fields.attention_bias(architecture),
             qk_norm=architecture == "Qwen3ForCausalLM",
             tied_embeddings=fields.flag("tie_word_embeddings", default=architecture == "SmolLM3ForCausalLM"),
-            max_positions=fields.count("max_position_embeddings"),
+            max_positions=rotation.positions,
         )

@@ -14,6 +14,7 @@ ARCHITECTURES: Final = {
     "Qwen2ForCausalLM": "qwen2",
     "Qwen3ForCausalLM": "qwen3",
     "SmolLM3ForCausalLM": "smollm3",
+    "GlmForCausalLM": "glm",
 }
 """Supported architectures and their `model_type`."""
 
@@ -24,8 +25,8 @@ _MOST: Final = {
 
 # Options some decoder has, with the one value that leaves the numbers alone. Null and absence do too.
 _NEUTRAL: Final[dict[str, object]] = {
-    "hidden_act": "silu", "hidden_activation": "silu", "attention_bias": False, "mlp_bias": False,
-    "pretraining_tp": 1, "partial_rotary_factor": 1.0, "is_causal": True, "is_encoder_decoder": False,
+    "hidden_act": "silu", "hidden_activation": "silu", "mlp_bias": False,
+    "pretraining_tp": 1, "is_causal": True, "is_encoder_decoder": False,
     "add_cross_attention": False, "quantization_config": None, "auto_map": None, "logit_scale": 1.0,
     "embedding_multiplier": 1.0, "residual_multiplier": 1.0, "attention_multiplier": None,
     "logits_scaling": 1.0, "layer_norm_eps": None, "norm_bias": False, "parallel_residual": False,
@@ -34,7 +35,8 @@ _NEUTRAL: Final[dict[str, object]] = {
 
 # Keys read elsewhere or without effect on the numbers, though `_SUSPECT` would match them.
 _KNOWN: Final = {
-    "rms_norm_eps", "rope_theta", "rope_scaling", "rope_parameters", "original_max_position_embeddings",
+    "rms_norm_eps", "attention_bias", "partial_rotary_factor",
+    "rope_theta", "rope_scaling", "rope_parameters", "original_max_position_embeddings",
     "no_rope_layers", "no_rope_layer_interval", "sliding_window", "use_sliding_window", "max_window_layers",
     "attention_dropout", "_attn_implementation", "_attn_implementation_autoset", "attn_implementation",
 }  # fmt: skip
@@ -66,7 +68,7 @@ class Fields:
         return UnsupportedModel(
             f"{field} is {shown!r:.80}, this runtime needs {wanted}",
             hint="it refuses what it would compute wrongly; `cyberkv model add` takes Llama, Mistral, Qwen2, "
-            "Qwen3, SmolLM2 and SmolLM3 decoders",
+            "Qwen3, SmolLM2, SmolLM3 and GLM decoders",
             field=field,
             got=shown,
         )
@@ -116,6 +118,15 @@ class Fields:
             raise self.refuse(field, "true or false")
         return value
 
+    def attention_bias(self, architecture: str) -> bool:
+        """Say whether q, k and v have a bias: an option of GLM alone."""
+        field = "attention_bias"
+        if architecture == "GlmForCausalLM":
+            return self.flag(field, default=True)
+        if self.get(field) not in (None, False):
+            raise self.refuse(field, "False or nothing")
+        return architecture == "Qwen2ForCausalLM"
+
     def kv_heads(self, architecture: str, num_heads: int) -> int:
         """Give the number of key-value heads, a divisor of the query heads."""
         field = "num_key_value_heads"
@@ -132,7 +143,7 @@ class Fields:
         hidden_size = self.count("hidden_size")
         if self.get("head_dim") is not None:
             size = self.count("head_dim")
-        elif architecture == "Qwen3ForCausalLM":
+        elif architecture in ("Qwen3ForCausalLM", "GlmForCausalLM"):
             size = 128
         elif hidden_size % num_heads:
             raise self.refuse("hidden_size", f"a multiple of num_attention_heads {num_heads}")

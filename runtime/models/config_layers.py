@@ -20,14 +20,14 @@ class LayerKind:
 
 def layer_kinds(fields: Fields, architecture: str, num_layers: int) -> tuple[LayerKind, ...]:
     """Derive the kind of every layer. Raises `UnsupportedModel` where the fields contradict each other."""
-    if architecture in ("LlamaForCausalLM", "MistralForCausalLM"):
+    if architecture in ("LlamaForCausalLM", "MistralForCausalLM", "GlmForCausalLM"):
         mistral = architecture == "MistralForCausalLM"
         window = _window(fields, _MISTRAL_WINDOW) if mistral else None
         expected = "full_attention" if window is None else "sliding_attention"
         if _layer_types(fields, num_layers, [expected] * num_layers) != [expected] * num_layers:
             raise fields.refuse("layer_types", f"{expected} on every layer")
         if not mistral and fields.get("sliding_window") is not None:
-            raise fields.refuse("sliding_window", "nothing: Llama has no windows")
+            raise fields.refuse("sliding_window", f"nothing: {architecture} has no windows")
         return (LayerKind(window=window),) * num_layers
     window = _window(fields, None) if fields.flag("use_sliding_window", default=False) else None
     rotated = _rotated(fields, num_layers) if architecture == "SmolLM3ForCausalLM" else [True] * num_layers

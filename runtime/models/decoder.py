@@ -1,7 +1,7 @@
 """The forward pass of the Llama family, without a cache of its own.
 
-One code path serves Llama, Mistral, Qwen2, Qwen3, SmolLM2 and SmolLM3; they differ in which tensors exist and in each
-layer's kind. K leaves the decoder before rotation: the cache rotates at dispatch.
+One code path serves Llama, Mistral, Qwen2, Qwen3, SmolLM2, SmolLM3 and GLM; they differ in which tensors exist and in
+each layer's kind. K leaves the decoder before rotation: the cache rotates at dispatch.
 """
 
 from dataclasses import replace
@@ -50,7 +50,8 @@ class Layer:
             k_norm = tensor("self_attn.k_norm.weight")
             self.qk_norm = place(torch.cat([q_norm.expand(heads, -1), k_norm.expand(kv_heads, -1)]))
         self.mlp_norm = place(tensor("post_attention_layernorm.weight"))
-        self.gate_up = matrix(torch.cat([tensor("mlp.gate_proj.weight"), tensor("mlp.up_proj.weight")]))
+        halves = ["gate_up"] if config.is_gate_up_fused else ["gate", "up"]
+        self.gate_up = matrix(torch.cat([tensor(f"mlp.{name}_proj.weight") for name in halves]))
         self.down = matrix(tensor("mlp.down_proj.weight"))
 
 

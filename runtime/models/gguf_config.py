@@ -29,8 +29,14 @@ _FIELDS: Final = {
 _NEUTRAL: Final[dict[str, tuple[object, ...] | None]] = {
     "vocab_size": None, "tensor_data_layout": None, "rope.scaling.finetuned": None, "expert_count": (0,),
     "rope.scaling.original_context_length": None, "expert_used_count": (0,), "attention.causal": (True,),
-    "rope.scaling.type": ("none", "linear"), "rope.scaling.factor": None, "rope.scaling.attn_factor": (1.0,),
-    "rope.dimension_count": None, "attention.value_length": None,
+    "rope.scaling.type": ("none", "linear", "yarn"), "rope.scaling.factor": None,
+    "rope.scaling.attn_factor": (1.0,), "rope.scaling.yarn_beta_fast": None,
+    "rope.scaling.yarn_beta_slow": None, "rope.dimension_count": None, "attention.value_length": None,
+}  # fmt: skip
+
+_YARN: Final = {
+    "rope.scaling.factor": "factor", "rope.scaling.original_context_length": "original_max_position_embeddings",
+    "rope.scaling.yarn_beta_fast": "beta_fast", "rope.scaling.yarn_beta_slow": "beta_slow",
 }  # fmt: skip
 
 
@@ -57,9 +63,15 @@ def config_from_gguf(
         if given.get(key, head_dim) != head_dim:
             raise _refused(prefix + key, given[key], f"the head size {head_dim}")
     config["rope_theta"] = config.get("rope_theta", 10_000.0)
-    if given.get("rope.scaling.type") == "linear":
+    scaling = given.get("rope.scaling.type", "none")
+    if scaling == "linear":
         config["rope_scaling"] = {"rope_type": "linear", "factor": given.get("rope.scaling.factor")}
+    if scaling == "yarn":
+        named = {name: given[key] for key, name in _YARN.items() if key in given}
+        config["rope_scaling"] = {"rope_type": "yarn", **named}
     if rope_factors is not None:
+        if scaling != "none":
+            raise _refused(prefix + "rope.scaling.type", scaling, f"none beside {ROPE_FACTORS}")
         config["rope_scaling"] = _llama3_scaling(rope_factors, config["rope_theta"], head_dim)
     return config | {
         "architectures": [_ARCHITECTURES[kind]],

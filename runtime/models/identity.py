@@ -36,8 +36,8 @@ def identity(
         rope=Rope(
             base=repr(config.rope_base),
             scaling=config.rope_scaling,
-            rotary_dims=config.head_dim,
-            convention="half",
+            rotary_dims=config.rotary_dims,
+            convention="interleaved" if config.is_interleaved else "half",
         ),
         attention=tuple(map(_attention, config.layers)),
         activation="silu",

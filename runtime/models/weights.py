@@ -45,10 +45,12 @@ def expected_tensors(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
         "self_attn.v_proj.weight": (kv_rows, hidden),
         "self_attn.o_proj.weight": (hidden, q_rows),
         "post_attention_layernorm.weight": (hidden,),
-        "mlp.gate_proj.weight": (inner, hidden),
-        "mlp.up_proj.weight": (inner, hidden),
         "mlp.down_proj.weight": (hidden, inner),
     }
+    if config.is_gate_up_fused:
+        layer |= {"mlp.gate_up_proj.weight": (2 * inner, hidden)}
+    else:
+        layer |= {"mlp.gate_proj.weight": (inner, hidden), "mlp.up_proj.weight": (inner, hidden)}
     if config.attention_bias:
         layer |= {"self_attn.q_proj.bias": (q_rows,)}
         layer |= {"self_attn.k_proj.bias": (kv_rows,), "self_attn.v_proj.bias": (kv_rows,)}

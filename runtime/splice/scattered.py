@@ -16,7 +16,7 @@ from ..attention.panels import FLOOR_ROWS
 from ..models.config import DecoderConfig
 from ..models.decoder import Decoder
 from ..quant import AsComputed, Packing, packed
-from ..rope import Rotary, turn
+from ..rope import Rotary
 
 STEP_ROWS = 256
 """Rows of one step: bounds the mask, which has a column for each key."""
@@ -70,7 +70,8 @@ class ScatteredCache:
             qk, v = made.qk, made.seen_v
             self.rows[at, layer, 0], self.rows[at, layer, 1] = qk[:rows, heads:], v[:rows]
         if kind.rotated:
-            qk = turn(qk, self._rotary.cos[self._positions], self._rotary.sin[self._positions])
+            rotary = self._rotary
+            qk = rotary.turn(qk, rotary.cos[self._positions], rotary.sin[self._positions])
         keys, values = self._hot[0, layer], self._hot[1, layer]
         if not self._frozen:
             keys[:, at], values[:, at] = qk[:rows, heads:].transpose(0, 1), v[:rows].transpose(0, 1)

@@ -15,7 +15,6 @@ from torch import Tensor
 from ..attention.panels import ASKING_ROWS, PANEL_KEYS, flash, join, seen_from, step_rows
 from ..models.decoder import Decoder
 from ..quant import packed
-from ..rope import turn
 from ..rotated import RotatedSequence, rotated
 from ..sequence import Sequence
 from .seats import Seats
@@ -59,6 +58,7 @@ class Step:
     def _place(self) -> None:
         """Work out, once for all layers, where rows go and what they see. Seats are counted from the first used one."""
         config, rotary = self._decoder.config, rotated(self.seated[0].sequence).rotary
+        self._rotary = rotary
         numbers = [self._seats.number(span.sequence) for span in self.seated]
         first = min(numbers)
         self._used = slice(first, max(numbers) + 1)
@@ -124,7 +124,7 @@ class Step:
         self._raw[0, layer], self._raw[1, layer] = rows.k, rows.v
         qk, v = rows.qk, rows.seen_v
         if kind.rotated:
-            qk = turn(qk, self._cos, self._sin)
+            qk = self._rotary.turn(qk, self._cos, self._sin)
         panels = self._seats.panels[layer]
         panels[self._slot, 0, :, self._offset] = qk[:, heads:]
         panels[self._slot, 1, :, self._offset] = v

@@ -13,8 +13,8 @@ from cyberkv.runtime.geometry import Geometry
 from cyberkv.runtime.models.config import DecoderConfig, LayerKind
 
 CONFIG = DecoderConfig(
-    "LlamaForCausalLM", 2, 256, 512, 4, 2, 64, 300, 1e-5, 10_000.0, (), (LayerKind(), LayerKind(window=8)), False, True,
-    512,
+    "LlamaForCausalLM", 2, 256, 512, 4, 2, 64, 300, 1e-5, 10_000.0, (), 64, (LayerKind(), LayerKind(window=8)), False,
+    False, True, 512,
 )  # fmt: skip
 GEOMETRY = Geometry(2, 2, 64, block_size=16, layers_per_leaf=2, dtype="bf16")
 SEEN = Seen("a device", capability=90, memory_bytes=1 << 30)

@@ -1,6 +1,8 @@
 """The decoder against transformers: same weights, one pass over the prompt, then token by token."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -33,8 +35,9 @@ class OnePassCache:
     def __init__(self, config: DecoderConfig) -> None:
         self.config = config
         self.rotary = Rotary(
-            config.head_dim, config.rope_base, dict(config.rope_scaling), config.max_positions, torch.float32
-        )
+            config.rotary_dims, config.rope_base, dict(config.rope_scaling), config.max_positions, torch.float32,
+            interleaved=config.is_interleaved,
+        )  # fmt: skip
         self.k: dict[int, Tensor] = {}
         self.v: dict[int, Tensor] = {}
 
@@ -95,7 +98,30 @@ def test_one_pass_is_bit_equal_to_transformers_and_decode_within_a_bound(
     assert (control.logits(hidden[-1]) - answer.logits[0, -1]).abs().max() > 2 * ONE_ROW_BOUND
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [
+        ("qwen3-yarn", {"rope_scaling": ()}),
+        ("qwen3-yarn", {"rope_scaling": (("factor", "4.0"), ("rope_type", "linear"))}),
+        ("glm", {"rotary_dims": 32}),
+        ("glm", {"rotary_dims": 8}),
+    ],
+)
+@torch.no_grad()
+def test_another_rotation_gives_other_scores(
+    family: str, changes: dict[str, Any], load_tiny: Callable[[str], LoadedModel]
+) -> None:
+    loaded, tokens = load_tiny(family), torch.tensor(TOKENS)
+    ours, other = (
+        loaded.decoder.forward(tokens, 0, len(TOKENS), OnePassCache(config))[-1]
+        for config in (loaded.config, replace(loaded.config, **changes))
+    )
+    assert (loaded.decoder.logits(ours) - loaded.decoder.logits(other)).abs().max() > 100 * ONE_ROW_BOUND
+
+
+@pytest.mark.parametrize(
+    "family", [pytest.param(each, marks=[pytest.mark.slow] * (each in ("qwen3-yarn", "glm"))) for each in FAMILIES]
+)
 @torch.no_grad()
 def test_canonical_schedule_stays_within_a_bound_of_one_pass(family: str, tiny_engine: Callable[[str], Engine]) -> None:
     engine = tiny_engine(family)

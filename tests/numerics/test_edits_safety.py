@@ -319,7 +319,13 @@ def test_another_implementation_agrees_on_what_is_left(tiny_engine: Engines, tin
 # Paged or contiguous, any block size, any window
 
 
-@pytest.mark.parametrize("family", ["llama", "mistral", "qwen2-window", "smollm3-window"])
+@pytest.mark.parametrize(
+    "family",
+    [
+        "llama", "mistral", "qwen2-window", "smollm3-window",
+        *(pytest.param(each, marks=pytest.mark.slow) for each in ("glm", "qwen3-yarn")),
+    ],
+)  # fmt: skip
 @pytest.mark.parametrize("block_size", [8, 16, 32, 64])
 def test_paging_changes_nothing(family: str, block_size: int, tiny_engine: Engines) -> None:
     engine = tiny_engine(family, block_size=block_size)

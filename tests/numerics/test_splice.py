@@ -21,7 +21,7 @@ from cyberkv.runtime.checkpoint import checkpoint, resume
 from cyberkv.runtime.engine import Engine, build_engine
 from cyberkv.runtime.live import Live
 from cyberkv.runtime.models.registry import Registry, smollm2_source
-from cyberkv.runtime.rope import Rotary, turn
+from cyberkv.runtime.rope import Rotary
 from cyberkv.runtime.splice.documents import Engines, make_findable
 from cyberkv.runtime.splice.measure import SpliceError, compute_in_full, error_of, text_of
 from cyberkv.runtime.splice.measure import Text as Computed
@@ -129,7 +129,9 @@ def cold(engine: Engine, tokens: list[int]) -> Live:
     return live
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "family", [*FAMILIES, *(pytest.param(each, marks=pytest.mark.slow) for each in ("glm", "qwen3-yarn"))]
+)
 def test_the_error_shrinks_to_nothing(family: str, tiny_engine: Callable[..., Engine]) -> None:
     made = case(tiny_engine(family))
     curve = [measured(made, share) for share in SHARES]
@@ -248,16 +250,23 @@ def test_refusals_are_typed(tiny_engine: Callable[..., Engine]) -> None:
     assert caught.value.data["field"] == "weights"
 
 
-@given(positions=st.lists(st.integers(0, 99), min_size=1, max_size=40), heads=st.integers(1, 3))
-def test_rotation_of_scattered_rows_is_that_of_consecutive_ones(positions: list[int], heads: int) -> None:
-    rotary = Rotary(16, 10_000.0, {}, 100, torch.float32)
+@given(
+    positions=st.lists(st.integers(0, 99), min_size=1, max_size=40), heads=st.integers(1, 3),
+    rotary_dims=st.sampled_from((4, 16)), interleaved=st.booleans(),
+)  # fmt: skip
+def test_rotation_of_scattered_rows_is_that_of_consecutive_ones(
+    positions: list[int], heads: int, rotary_dims: int, interleaved: bool
+) -> None:
+    rotary = Rotary(rotary_dims, 10_000.0, {}, 100, torch.float32, interleaved=interleaved)
     rows = torch.randn(100, heads, 16, generator=torch.Generator().manual_seed(1))
-    turned = turn(rows[positions], rotary.cos[positions], rotary.sin[positions])
+    turned = rotary.turn(rows[positions], rotary.cos[positions], rotary.sin[positions])
     assert torch.equal(turned, rotary.rotate(rows, 0)[positions])
 
 
-def test_scattered_rows_equal_consecutive_ones_closely(tiny_engine: Callable[..., Engine]) -> None:
-    engine = tiny_engine("mistral")
+@pytest.mark.parametrize("family", ["mistral", "glm", pytest.param("qwen3-yarn", marks=pytest.mark.slow)])
+def test_scattered_rows_equal_consecutive_ones_closely(family: str, tiny_engine: Callable[..., Engine]) -> None:
+    """Also where rows turn in part, by pairs, or by more than an angle."""
+    engine = tiny_engine(family)
     text = words(300, 5)
     right: Computed = compute_in_full(engine, text)
     cache = ScatteredCache(engine.config, engine.rotary, right.rows.clone())

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
+    GlmConfig,
+    GlmForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
@@ -45,6 +47,7 @@ _LLAMA3 = {
     "high_freq_factor": 4.0, "original_max_position_embeddings": 256,
 }  # fmt: skip
 _LINEAR = {"rope_type": "linear", "rope_theta": 10_000.0, "factor": 2.0}
+_YARN = {"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0, "original_max_position_embeddings": 32}
 
 FAMILIES: dict[str, tuple[type[PreTrainedModel], type[PretrainedConfig], dict[str, Any]]] = {
     "llama": (LlamaForCausalLM, LlamaConfig, {"tie_word_embeddings": True}),
@@ -59,6 +62,7 @@ FAMILIES: dict[str, tuple[type[PreTrainedModel], type[PretrainedConfig], dict[st
         {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1},
     ),
     "qwen3": (Qwen3ForCausalLM, Qwen3Config, {"head_dim": 32}),
+    "qwen3-yarn": (Qwen3ForCausalLM, Qwen3Config, {"head_dim": 32, "rope_parameters": _YARN}),
     "smollm3": (
         SmolLM3ForCausalLM, SmolLM3Config,
         {"num_hidden_layers": 4, "no_rope_layer_interval": 2, "tie_word_embeddings": True},
@@ -67,6 +71,7 @@ FAMILIES: dict[str, tuple[type[PreTrainedModel], type[PretrainedConfig], dict[st
         SmolLM3ForCausalLM, SmolLM3Config,
         {"no_rope_layers": [1, 0, 1], "use_sliding_window": True, "sliding_window": 8},
     ),
+    "glm": (GlmForCausalLM, GlmConfig, {"head_dim": 32}),
 }  # fmt: skip
 
 

@@ -26,6 +26,7 @@ BASE: dict[str, Any] = {
 }  # fmt: skip
 QWEN2 = BASE | {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}
 SMOLLM3 = BASE | {"architectures": ["SmolLM3ForCausalLM"], "model_type": "smollm3"}
+GLM = BASE | {"architectures": ["GlmForCausalLM"], "model_type": "glm"}
 MISTRAL = BASE | {"architectures": ["MistralForCausalLM"], "model_type": "mistral"}
 LLAMA3 = {"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4}
 
@@ -44,11 +45,17 @@ def test_shape_is_what_transformers_reads(family: str, configs: dict[str, dict[s
     )  # fmt: skip
     assert ours.tied_embeddings == theirs.tie_word_embeddings
     assert ours.rope_base == theirs.rope_parameters["rope_theta"]
-    scaled = {name: value for name, value in theirs.rope_parameters.items() if name != "rope_theta"}
+    given = theirs.rope_parameters
+    assert ours.rotary_dims == head_dim * given.get("partial_rotary_factor", 1.0)
+    scaled = {name: value for name, value in given.items() if name not in ("rope_theta", "partial_rotary_factor")}
     if scaled == {"rope_type": "default"}:
         assert ours.rope_scaling == ()
     else:
-        assert {name: text if name == "rope_type" else float(text) for name, text in ours.rope_scaling} == scaled
+        defaults = {"beta_fast": 32, "beta_slow": 1, "truncate": True} if scaled["rope_type"] == "yarn" else {}
+        words = {"true": 1, "false": 0}
+        read = {name: words.get(text, text) for name, text in ours.rope_scaling}
+        assert read.pop("rope_type") == scaled.pop("rope_type")
+        assert {name: float(value) for name, value in read.items()} == defaults | scaled
 
 
 def test_layer_kinds_of_each_family(configs: dict[str, dict[str, Any]]) -> None:
@@ -87,13 +94,15 @@ def test_llama3_original_length_comes_from_where_transformers_takes_it() -> None
         assert float(dict(DecoderConfig.from_hf(case).rope_scaling)[length]) == expected
 
 
-@pytest.mark.parametrize("config", [BASE, QWEN2, SMOLLM3, MISTRAL])
+@pytest.mark.parametrize("config", [BASE, QWEN2, SMOLLM3, MISTRAL, GLM])
 def test_absent_fields_mean_what_they_mean_to_transformers(config: dict[str, Any]) -> None:
     classes = {config_class.model_type: config_class for _, config_class, _ in FAMILIES.values()}
     absent = {key: value for key, value in config.items() if key != "rope_theta"}
     ours, theirs = DecoderConfig.from_hf(absent), classes[config["model_type"]](**absent)
     assert ours.rope_base == theirs.rope_parameters["rope_theta"]
     assert ours.tied_embeddings == theirs.tie_word_embeddings
+    biased = theirs.model_type == "qwen2" or getattr(theirs, "attention_bias", False)
+    assert (ours.head_dim, ours.attention_bias) == (getattr(theirs, "head_dim", None) or 16, biased)
     window = getattr(theirs, "sliding_window", None) if theirs.model_type == "mistral" else None
     assert {kind.window for kind in ours.layers} == {window}
 
@@ -151,6 +160,10 @@ REFUSED: list[tuple[dict[str, Any], str, object]] = [
     (BASE, "tie_word_embeddings", "yes"),
     (BASE, "sliding_window", 8),
     (BASE, "layer_types", ["full_attention", "full_attention", "sliding_attention"]),
+    (GLM, "attention_bias", None),
+    (GLM, "attention_bias", 1),
+    (GLM, "partial_rotary_factor", 2.0),
+    (GLM, "sliding_window", 8),
     (MISTRAL, "sliding_window", 0),
     (MISTRAL, "layer_types", ["full_attention"] * 3),
     (QWEN2, "layer_types", ["sliding_attention"] * 3),
@@ -178,7 +191,7 @@ def test_refused_by_name(config: dict[str, Any], field: str, value: object) -> N
     ("scaling", "field"),
     [
         ({"rope_type": "dynamic", "factor": 2.0}, "rope_type"),
-        ({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}, "rope_type"),
+        ({"type": "yarn"}, "rope_parameters.factor"),
         ({"rope_type": "longrope", "short_factor": [1.0], "long_factor": [1.0]}, "rope_type"),
         ({"type": "mrope", "mrope_section": [16, 24, 24]}, "rope_type"),
         ({"rope_type": "default", "mrope_section": [16, 24, 24]}, "rope_parameters.mrope_section"),
@@ -201,7 +214,7 @@ def test_rope_rules_that_are_not_computed_are_refused(scaling: object, field: st
 def test_an_absent_number_of_kv_heads_is_guessed_for_llama_only() -> None:
     absent = {key: value for key, value in BASE.items() if key != "num_key_value_heads"}
     assert DecoderConfig.from_hf(absent).num_kv_heads == BASE["num_attention_heads"]
-    for config in (MISTRAL, QWEN2, SMOLLM3):
+    for config in (MISTRAL, QWEN2, SMOLLM3, GLM):
         with pytest.raises(UnsupportedModel, match="num_key_value_heads"):
             DecoderConfig.from_hf(absent | {name: config[name] for name in ("architectures", "model_type")})
 
@@ -232,3 +245,18 @@ def test_the_config_of_a_released_model() -> None:
     read = DecoderConfig.from_hf(config)
     assert (read.rope_base, read.head_dim, read.tied_embeddings) == (500_000.0, 64, True)
     assert dict(read.rope_scaling)["original_max_position_embeddings"] == "8192.0"
+
+
+def test_the_configs_of_released_glm_models() -> None:
+    chat = {
+        "architectures": ["GlmForCausalLM"], "model_type": "glm", "attention_bias": True, "attention_dropout": 0.0,
+        "eos_token_id": [151_329, 151_336, 151_338], "head_dim": 128, "hidden_act": "silu", "hidden_size": 4096,
+        "initializer_range": 0.02, "intermediate_size": 13_696, "max_position_embeddings": 131_072,
+        "num_attention_heads": 32, "num_hidden_layers": 40, "num_key_value_heads": 2, "pad_token_id": 151_329,
+        "partial_rotary_factor": 0.5, "rms_norm_eps": 1.5625e-07, "rope_theta": 10_000.0,
+        "tie_word_embeddings": False, "torch_dtype": "bfloat16", "use_cache": True, "vocab_size": 151_552,
+    }  # fmt: skip
+    read = DecoderConfig.from_hf(chat)
+    assert (read.rotary_dims, read.is_interleaved, read.attention_bias, read.is_gate_up_fused) == (64, True, True, True)
+    edge = DecoderConfig.from_hf(chat | {"partial_rotary_factor": 1.0, "attention_bias": False})
+    assert (edge.rotary_dims, edge.is_interleaved, edge.attention_bias) == (128, True, False)

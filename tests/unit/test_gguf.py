@@ -24,7 +24,7 @@ from tests.numerics.tiny import SPECIAL_TOKENS, tiny_model
 from tests.unit.gguf_files import MERGES, WORDS, Change, write_gguf
 
 FAMILIES = {"llama": "llama", "llama-untied": "llama", "llama-linear": "llama", "llama-llama3": "llama",
-            "qwen2": "qwen2", "qwen3": "qwen3"}  # fmt: skip
+            "qwen2": "qwen2", "qwen3": "qwen3", "qwen3-yarn": "qwen3"}  # fmt: skip
 
 
 def expected_tokenizer(pre: list[pre_tokenizers.PreTokenizer]) -> Tokenizer:
@@ -41,7 +41,10 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     changes = {"llama-llama3": {"rope_parameters": {
         "rope_type": "llama3", "rope_theta": 10_000.0, "factor": 8.0, "low_freq_factor": 1.0,
         "high_freq_factor": 4.0, "original_max_position_embeddings": 8192,
-    }, "max_position_embeddings": 16_384}}  # fmt: skip
+    }, "max_position_embeddings": 16_384}, "qwen3-yarn": {"rope_parameters": {
+        "rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0, "original_max_position_embeddings": 512,
+        "beta_fast": 8.0, "beta_slow": 2.0,
+    }}}  # fmt: skip
     return {family: tiny_model(family, folder / family, **changes.get(family, {})) for family in FAMILIES}
 
 
@@ -195,6 +198,12 @@ def add_tensor(name: str, values: list[float]) -> Change:
     return change
 
 
+def yarn_beside_factors(writer: gguf.GGUFWriter, tensors: dict[str, Any]) -> None:
+    writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+    writer.add_rope_scaling_factor(4.0)
+    tensors["rope_freqs.weight"] = np.ones(8, np.float32)
+
+
 @pytest.mark.parametrize(
     ("change", "named"),
     [
@@ -210,6 +219,11 @@ def add_tensor(name: str, values: list[float]) -> Change:
         (set_value("llama.block_count", 2), "blk.2"),
         (add_tensor("rope_freqs.weight", [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]), "rope_freqs.weight"),
         (add_tensor("rope_freqs.weight", [1.0]), "rope_freqs.weight"),
+        (yarn_beside_factors, "llama.rope.scaling.type"),
+        (add("llama.rope.scaling.attn_factor", 1.5), "llama.rope.scaling.attn_factor"),
+        (add("llama.rope.scaling.yarn_ext_factor", 1.0), "llama.rope.scaling.yarn_ext_factor"),
+        (add("llama.rope.scaling.yarn_attn_factor", 1.0), "llama.rope.scaling.yarn_attn_factor"),
+        (add("llama.rope.scaling.yarn_log_multiplier", 0.1), "llama.rope.scaling.yarn_log_multiplier"),
         (add_tensor("blk.0.attn_q.bias", [0.0] * 64), "blk.0.attn_q.bias"),
         (add_tensor("blk.0.ffn_gate_inp.weight", [0.0] * 64), "blk.0.ffn_gate_inp.weight"),
     ],

@@ -26,8 +26,14 @@ from cyberkv.cybergraph.errors import (
 )
 from cyberkv.runtime.geometry import Geometry
 from cyberkv.runtime.models.registry import BLOCK_SIZES, Registry, smollm2_source
+from tests import once
 from tests.numerics.tiny import FAMILIES, tiny_model
 from tests.unit.gguf_files import write_gguf
+
+
+@pytest.fixture(autouse=True)
+def once_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    once.remember(monkeypatch)
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +69,8 @@ def test_loaded_model_is_what_its_identity_says(family: str, registry: Registry,
     assert expected.get(family, "full") in loaded.identity.attention
     assert loaded.identity.rope.scaling == loaded.config.rope_scaling
     assert float(loaded.identity.rope.base) == loaded.config.rope_base
+    turns = (16, "interleaved") if family == "glm" else (loaded.config.head_dim, "half")
+    assert (loaded.identity.rope.rotary_dims, loaded.identity.rope.convention) == turns
 
 
 def test_records_survive_and_are_found(registry: Registry, source: Path) -> None:
