@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,7 @@ import click
 from ..cybergraph.cid import Cid
 from ..cybergraph.errors import BlockNotFound
 from ..cybergraph.index import UNKNOWN_DOMAIN, Index
+from ..cybergraph.transfer.shape import check_leaf
 from ..cybergraph.verdict import BlockVerdict, Rates, Tier, Verdict, find_here, find_refusals, plan
 from .context import Session, pass_session
 from .kubo import open_source
@@ -23,6 +24,7 @@ from .rates import read_rate
 from .text import count, duration, preview, size
 
 if TYPE_CHECKING:
+    from ..cybergraph.nodes import Model
     from ..cybergraph.peers import Peer
     from ..runtime.models.tokenizer import TextCodec
 
@@ -59,12 +61,12 @@ def why(
     reason: what is absent or damaged, or the field in which the model that recorded this text differs.
 
     Each block has one verdict. HIT: its rows are in this home. FAULT: they are at the source that --from names, and
-    have to come from there. RECOMPUTE: it is computed, for the first time or again, because it is absent, damaged, or
-    slower to load than to compute. REFUSE: there is one, and it is not used: made under another identity, signed by
-    nobody who is trusted, or given up by `evict`. ABSTAIN: --budget is spent before it. How fast blocks load is
-    measured here, unless --link says it; how fast they compute is known from the last long prefill of this model,
-    unless --prefill-tok-s says it. `run` loads the first few MiB in any case, to see how fast that goes, and computes
-    where it gains by half.
+    have to come from there. RECOMPUTE: it is computed, for the first time or again, because it is absent, damaged, not
+    made of finite numbers, or slower to load than to compute. REFUSE: there is one, and it is not used: made under
+    another identity, signed by nobody who is trusted, or given up by `evict`. ABSTAIN: --budget is spent before it. How
+    fast blocks load is measured here, unless --link says it; how fast they compute is known from the last long prefill
+    of this model, unless --prefill-tok-s says it. `run` loads the first few MiB in any case, to see how fast that goes,
+    and computes where it gains by half.
 
     A source is asked only about blocks that came from elsewhere: to ask for a block is to name it.
     """
@@ -76,7 +78,7 @@ def why(
         peer = stack.enter_context(open_source(source)) if source else None
         there = _There(session.index, peer)
         start_s = time.perf_counter()
-        located = find_here(session.store, session.index, record.identity, tokens, there)
+        located = find_here(session.store, session.index, record.identity, tokens, there, _examine(record.identity))
         here_s = time.perf_counter() - start_s - there.asked_s
     here_bytes = sum(each.load_bytes for each in located.places if each.tier is Tier.L2)
     measured = {Tier.L2: here_bytes / here_s}
@@ -115,6 +117,20 @@ def why(
                     say(f"  {head.cid}")
 
     answer(session, data, show)
+
+
+def _examine(model: "Model") -> Callable[[int, Cid, bytes], None]:
+    """Give what looks at the numbers of a leaf. Loads numpy only when something came from elsewhere."""
+
+    def examine(group: int, leaf: Cid, data: bytes) -> None:
+        from ..runtime.finite import require_finite
+        from ..runtime.geometry import Geometry
+
+        geometry = Geometry.from_model(model)
+        check_leaf(leaf, geometry.leaf_bytes(group), len(data))
+        require_finite(geometry, group, leaf, data)
+
+    return examine
 
 
 class _There:

@@ -11,6 +11,7 @@
     |  |- DigestMismatch                4  digest-mismatch
     |  |- AuthFailed                    4  auth-failed
     |  |- BadSignature                  4  bad-signature
+    |  |- NotFinite                     4  not-finite
     |  |- MalformedBytes                4  malformed
     |  |  |- MalformedCid               4  malformed-cid
     |  |  |- MalformedCbor              4  malformed-cbor
@@ -126,6 +127,12 @@ class BadSignature(Corrupt):
     kind = "bad-signature"
 
 
+class NotFinite(Corrupt):
+    """Keys or values that are no finite numbers, in sound bytes. Data: `field`, `got`, and where."""
+
+    kind = "not-finite"
+
+
 class MalformedBytes(Corrupt):
     """Bytes outside their format."""
 
@@ -200,7 +207,7 @@ class UnsupportedModel(Refused):
 
 
 class UnsafeNumerics(Refused):
-    """The canonical rule does not hold in this setting, so nothing may be sealed."""
+    """The canonical rule does not hold in this setting, or a number is not finite: nothing may be sealed."""
 
     kind = "unsafe-numerics"
 

@@ -137,6 +137,8 @@ class FullCopy:
         self._clean_tokens = 0
         """Positions that were cleared: attention reads whole panels, and a NaN left behind by another sequence would
         come through any mask."""
+        self._written_tokens = 0
+        """Positions that something was written to since."""
 
     @property
     def bytes(self) -> int:
@@ -189,11 +191,18 @@ class FullCopy:
         """Write rows. Shapes: k and v [kv_heads, rows, head_dim]."""
         end = start + k.shape[1]
         keys, values = self.keys_values(layer, 0, end)
+        self._written_tokens = max(self._written_tokens, end)
         keys[:, start:end] = k
         values[:, start:end] = v
+
+    def clear_after(self, length_tokens: int) -> None:
+        """Clear what was written behind the first positions: a model that overflows leaves NaN there."""
+        if self._hot is not None and length_tokens < self._written_tokens:
+            self._hot[:, :, :, length_tokens : self._written_tokens].zero_()
+            self._written_tokens = length_tokens
 
     def release(self) -> None:
         """Give the buffer back."""
         if self._hot is not None:
             self._memory.give_back(self._hot)
-            self._hot, self._clean_tokens = None, 0
+            self._hot, self._clean_tokens, self._written_tokens = None, 0, 0

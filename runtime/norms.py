@@ -27,13 +27,14 @@ def block_norms(model: Model, leaves: Sequence[Buffer]) -> list[list[list[float]
         tokens, rest = divmod(len(leaf), token_bytes)
         if rest or not 1 <= tokens <= geometry.block_size:
             raise _misfit("bytes of a leaf", geometry.block_size * token_bytes, len(leaf))
-        rows = _floats(leaf, geometry).reshape(layers, 2, tokens, geometry.num_kv_heads, geometry.head_dim)
+        rows = floats(leaf, geometry).reshape(layers, 2, tokens, geometry.num_kv_heads, geometry.head_dim)
         with np.errstate(over="ignore", invalid="ignore"):
             measured += np.sqrt(np.square(rows, dtype=np.float64).mean(axis=(2, 4))).tolist()
     return measured
 
 
-def _floats(leaf: Buffer, geometry: Geometry) -> npt.NDArray[np.float32]:
+def floats(leaf: Buffer, geometry: Geometry) -> npt.NDArray[np.float32]:
+    """Give the numbers of a leaf, or of any of its rows, as attention reads them, one row after the other."""
     if geometry.scheme != "none":
         stored = np.frombuffer(leaf, np.int8).reshape(-1, geometry.head_dim + SCALE_BYTES)
         scales = np.ascontiguousarray(stored[:, geometry.head_dim :]).view("<f4")

@@ -80,11 +80,19 @@ def _convert(
             Unsealed(i, tuple(tokens[(first + i) * new.block_size : (first + i + 1) * new.block_size]), keys[first + i])
             for i in range(count)
         ]
-        domain = index.domain_of(part[0].cid) or UNKNOWN_DOMAIN
+        domains = [index.domain_of(step.cid) for step in part]
         prev = blocks[-1] if blocks else None
-        sealed = name_blocks(target, new, model_cid, prev, unsealed, domain)
+        sealed = name_blocks(target, new, model_cid, prev, unsealed, UNKNOWN_DOMAIN)
+        for i, entry in enumerate(sealed.entries):
+            made_of = {*domains[i * new.block_size // old.block_size : -(-(i + 1) * new.block_size // old.block_size)]}
+            sealed.entries[i] = entry._replace(domain=_domain_of(made_of))
         if root.approx and not first:
             announce(store, model_cid, new.block_size, sealed.cids, root.approx)
         store_blocks(store, None if root.approx else index, sealed)
         blocks += sealed.cids
     return blocks, [*tokens, *root.tail.tokens]
+
+
+def _domain_of(domains: set[str | None]) -> str:
+    """Give the domain of a block made of blocks of these: where they are not one, nobody computed such a block."""
+    return (domains.pop() or UNKNOWN_DOMAIN) if len(domains) == 1 else UNKNOWN_DOMAIN

@@ -42,6 +42,15 @@ class RotatedSequence(Sequence):
         """Make room for `length_tokens` positions, padding rows included. Raises `TierFull`."""
         self._full.reserve(length_tokens)
 
+    def truncate_table(self, blocks: int) -> None:
+        """See `Sequence`."""
+        super().truncate_table(blocks)
+        self.clear_after(blocks * self.pool.geometry.block_size)
+
+    def clear_after(self, length_tokens: int) -> None:
+        """See `Sequence`."""
+        self._full.clear_after(length_tokens)
+
     def forward(self, decoder: Decoder, tokens: Tensor, start: int, rows: int) -> Tensor:
         """See `Sequence`."""
         return decoder.forward(tokens, start, rows, self)[:rows]

@@ -4,11 +4,14 @@ A draw depends on (seed, position, scores) and on nothing before it, so a conver
 uninterrupted one would have drawn.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
 from blake3 import blake3
 from torch import Tensor
+
+from ..cybergraph.errors import UnsafeNumerics
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,9 +22,19 @@ class Sampling:
     seed: int = 0
 
     def choose(self, logits: Tensor, position: int) -> int:
-        """Choose the token at `position`. Shapes: logits [vocab_size] float32."""
+        """Choose the token at `position`. Shapes: logits [vocab_size] float32.
+
+        Raises `UnsafeNumerics` where the best score is no finite number: then none means anything.
+        """
+        best = int(logits.argmax())  # of what is no number, if there is any
+        if not math.isfinite(score := float(logits[best])):
+            raise UnsafeNumerics(
+                f"the scores at token {position} are not finite, so none can be chosen by them",
+                hint="the model may overflow in its number format; add it with another --dtype, such as f32",
+                position=position, field="score", expected="finite", got=str(score),
+            )  # fmt: skip
         if self.temperature <= 0:
-            return int(logits.argmax())
+            return best
         bits = blake3(f"cyberkv/draw/1:{self.seed}:{position}".encode()).digest()[:7]
         point = int.from_bytes(bits) / (1 << 56)
         logits = logits.cpu()  # where sums come in the same order each time

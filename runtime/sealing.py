@@ -1,13 +1,17 @@
 """Sealing: canonical rows become leaves, leaves become a block node, and only then can anything find them."""
 
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from ..cybergraph.cid import Cid
+from ..cybergraph.errors import UnsafeNumerics
 from ..cybergraph.index import Index, IndexEntry
 from ..cybergraph.nodes import Block, Model
 from ..cybergraph.prefix import PrefixKey
 from ..cybergraph.store.base import Store
+from .finite import first_wrong
+from .geometry import Geometry
 from .pool import BlockPool
 
 
@@ -34,9 +38,13 @@ class Sealed:
 def name_blocks(
     pool: BlockPool, model: Model, model_cid: Cid, prev: Cid | None, blocks: list[Unsealed], domain: str
 ) -> Sealed:
-    """Hash consecutive blocks that follow `prev`. Raises `TierFull` where their bytes find no room on the host."""
+    """Hash consecutive blocks that follow `prev`.
+
+    Raises `TierFull` where their bytes find no room on the host, `UnsafeNumerics` for numbers that are not finite.
+    """
     sealed = Sealed([], [], [])
     for block, views in zip(blocks, pool.read([block.row for block in blocks]), strict=True):
+        _require_finite(pool.geometry, views)
         leaves = [(Cid.of(leaf, "raw", model.leaf_hash), leaf) for leaf in views]
         node = Block(model=model_cid, prev=prev, tokens=block.tokens, kv=tuple(cid for cid, _ in leaves))
         data = node.encode()
@@ -46,6 +54,16 @@ def name_blocks(
         sealed.cids.append(cid)
         prev = cid
     return sealed
+
+
+def _require_finite(geometry: Geometry, leaves: Sequence[memoryview]) -> None:
+    for group, leaf in enumerate(leaves):
+        if (wrong := first_wrong(geometry, group, leaf)) is not None:
+            raise UnsafeNumerics(
+                f"{wrong}: nothing of that can be recorded",
+                hint=f"the model may overflow in {geometry.dtype}; add it with another --dtype, such as f32",
+                field=wrong.field, expected="finite", got=wrong.number, layer=wrong.layer,
+            )  # fmt: skip
 
 
 def store_blocks(store: Store, index: Index | None, sealed: Sealed) -> int:

@@ -113,8 +113,8 @@ class Selected:
     def append(self, tokens: Sequence[int], progress: Progress | None = None) -> None:
         """Take tokens as given, as `Live.append` does: part by part, each over the blocks selected for it.
 
-        Raises `BlockNotFound` and `DigestMismatch` for a selected block whose rows are not here or damaged: an
-        approximate answer is not made of less than what was selected. The conversation is then closed.
+        Raises `BlockNotFound`, `DigestMismatch` and `NotFinite` for a selected block whose rows are not here, or cannot
+        be used: an approximate answer is not made of less than what was selected. The conversation is then closed.
         """
         self._live.check_tokens(tokens)
         size, total = self.engine.geometry.block_size, len(self.tokens) + len(tokens)
@@ -192,10 +192,11 @@ class Selected:
         """Read the rows of chosen blocks that are not in the pool, after making room for them and `room_blocks`."""
         engine, absent = self.engine, [block for block in chosen if block not in self._rows]
         self._make_room(chosen, len(absent) + room_blocks)
-        leaves = [self._leaves(block) for block in absent]
+        nodes = [self._node(block) for block in absent]
         for block in absent:
             self._rows[block] = engine.pool.allocate()
-        engine.pool.fill(engine.store, leaves, [self._rows[block] for block in absent])
+        source = engine.residency.lower.reading([self.blocks[block] for block in absent], nodes)
+        engine.pool.fill(source, [node.kv for node in nodes], [self._rows[block] for block in absent])
         self.counts.tokens_reused += len(absent) * engine.geometry.block_size
 
     def _make_room(self, pinned: Sequence[int], blocks: int) -> None:
@@ -204,13 +205,13 @@ class Selected:
         for block in coldest_first(self._rows, len(self.blocks), {*pinned}, self._coldness)[:excess] if excess else ():
             self.engine.pool.release(self._rows.pop(block))
 
-    def _leaves(self, block: int) -> tuple[Cid, ...]:
+    def _node(self, block: int) -> Block:
         cid, size = self.blocks[block], self.engine.geometry.block_size
         node = Block.decode(self.engine.store.get(cid), verify=cid)
         window, leaves = self.tokens[block * size : (block + 1) * size], self.engine.geometry.leaves_per_block
         if field := misfit(node, model=self.engine.model_cid, prev=node.prev, tokens=window, leaves=leaves):
             raise MalformedNode(f"block {cid}: field {field!r} does not fit the model", field=field, cid=str(cid))
-        return node.kv
+        return node
 
     def _take_made(self) -> None:
         """Note what the live part has made since the selection."""

@@ -36,7 +36,7 @@ from .records import (
     unpack_found,
     unpack_prev,
 )
-from .signers import SIGNED, signed_domain, signer_of, usable
+from .signers import SIGNED, is_own, signed_domain, signer_of, usable
 
 DERIVED_TABLES: Final = {"found": False, "blocks": False, "next": True, "divergences": False}
 _KEY_BYTES: Final = 32
@@ -235,6 +235,17 @@ class BlockTables:
         domains = [each.domain for each in self.beside(block) if each.block == block]
         known = (domain for domain in domains if signer_of(domain) is None)
         return next(known, UNKNOWN_DOMAIN) if domains else None
+
+    def computed_here(self, blocks: Iterable[Cid]) -> set[Cid]:
+        """Give those of some blocks that were computed here, in any numeric domain. One transaction."""
+        tables, own = self._database, set[Cid]()
+        with tables.read() as txn:
+            for block in blocks:
+                known = txn.get(block, default=b"", db=tables["blocks"])
+                rows = unpack_found(txn.get(known[:_KEY_BYTES], default=b"", db=tables["found"]) if known else b"")
+                if any(each == block and is_own(text_of(owner)) for each, _, owner in rows):
+                    own.add(block)
+        return own
 
     def divergences(self) -> list[Divergence]:
         """List every divergence seen since the index was made or rebuilt."""

@@ -16,11 +16,12 @@ from .kinds import (
     Tier,
     Verdict,
     choose,
+    deciding_field,
     measured_error,
 )
 from .planning import plan
 
 __all__ = [
     "Approximation", "BlockVerdict", "Choice", "Located", "Place", "Rates", "Refusal", "Tier", "Verdict",
-    "choose", "find_here", "find_refusals", "find_unusable", "known_models", "measured_error", "plan",
+    "choose", "deciding_field", "find_here", "find_refusals", "find_unusable", "known_models", "measured_error", "plan",
 ]  # fmt: skip

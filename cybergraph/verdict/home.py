@@ -16,7 +16,7 @@ from ..index import Index, disagreement
 from ..nodes import Block, Model
 from ..prefix import PrefixKey, prefix_keys
 from ..store.base import Store
-from .kinds import Located, Place, Refusal, Tier
+from .kinds import Located, Place, Refusal, Tier, deciding_field
 
 _ANY_DOMAIN = ""
 GIVEN_UP = "an edit took this text out, and it was not computed since"
@@ -25,14 +25,23 @@ Elsewhere = Callable[[Cid, Sequence[Cid]], int | None]
 """Gives the bytes of leaves of a block if a peer shows to have them all; their names become known to it."""
 
 
+Examine = Callable[[int, Cid, bytes], None]
+"""Looks at a leaf, with its place in the block, that was not computed here. Raises `NotFinite`, `MalformedBytes`."""
+
+
 def _nowhere(block: Cid, leaves: Sequence[Cid]) -> int | None:  # noqa: ARG001
     return None
 
 
+def _trusting(group: int, leaf: Cid, data: bytes) -> None:
+    pass
+
+
 def find_here(
-    store: Store, index: Index, model: Model, tokens: Sequence[int], elsewhere: Elsewhere = _nowhere
-) -> Located:
-    """Read and verify the leading blocks of `tokens`, up to the first that is absent or damaged.
+    store: Store, index: Index, model: Model, tokens: Sequence[int], elsewhere: Elsewhere = _nowhere,
+    examine: Examine = _trusting,
+) -> Located:  # fmt: skip
+    """Read and verify the leading blocks of `tokens`, up to the first that is absent, damaged or cannot be used.
 
     A block is in L2 if all its leaves are here, and in L3 if `elsewhere` has those that are not.
     """
@@ -45,14 +54,18 @@ def find_here(
             block = Block.decode(store.get(cid))
             window = tokens[i * block_size : (i + 1) * block_size]
             if field := misfit(block, model=model_cid, prev=prev, tokens=window, leaves=groups):
-                return Located(found, (cid, f"the index names a block whose field {field!r} does not fit"))
+                return Located(found, (cid, f"the index names a block whose field {field!r} does not fit", None))
             absent = store.missing(block.kv)
             if absent and (there_bytes := elsewhere(cid, absent)) is not None:
                 found.append(Place(cid, Tier.L3, there_bytes))
             else:
-                found.append(Place(cid, Tier.L2, sum(len(store.get(leaf)) for leaf in block.kv)))
+                leaves = [store.get(leaf) for leaf in block.kv]
+                if not index.computed_here([cid]):
+                    for group, (leaf, data) in enumerate(zip(block.kv, leaves, strict=True)):
+                        examine(group, leaf, data)
+                found.append(Place(cid, Tier.L2, sum(map(len, leaves))))
         except (NotFound, Corrupt) as error:
-            return Located(found, (_named(error), error.message))
+            return Located(found, (_named(error), error.message, deciding_field(error)))
         prev = cid
     return Located(found)
 

@@ -13,11 +13,19 @@ from enum import IntEnum, StrEnum
 from typing import assert_never
 
 from ..cid import Cid
+from ..errors import CyberKVError, NotFinite
 from ..identity import Difference
 
 OFF_BY = "off by "
 """What stands before a measured error, in the reason why a root is approximate."""
 _ERROR = re.compile(rf"{OFF_BY}(\d+(?:\.\d+)?(?:e[+-]\d+)?)")
+
+
+def deciding_field(error: CyberKVError | None) -> Difference | None:
+    """Give the field for which a sound block is not used; None where it is absent or damaged."""
+    if not isinstance(error, NotFinite):
+        return None
+    return Difference(str(error.data["field"]), error.data["expected"], error.data["got"])
 
 
 def measured_error(reason: str) -> float | None:
@@ -163,8 +171,8 @@ class Located:
     """The leading blocks of a text that were found, in order."""
 
     places: list[Place]
-    failure: tuple[Cid | None, str] | None = None
-    """What is wrong with the next block, if it is known and yet cannot be used."""
+    failure: tuple[Cid | None, str, Difference | None] | None = None
+    """What is wrong with the next block, if it is known and yet cannot be used: the CID, why, by which field."""
 
     @property
     def load_bytes(self) -> int:

@@ -75,8 +75,8 @@ def plan(
         elif at in approximations:
             verdicts.append(_reconciled(computed, approximations[at], rates))
         elif i == len(places) and located.failure:
-            cid, reason = located.failure
-            verdicts.append(replace(computed, cid=cid, reason=reason))
+            cid, reason, difference = located.failure
+            verdicts.append(replace(computed, cid=cid, reason=reason, difference=difference))
         else:
             verdicts.append(computed)
         if missed is None and not verdicts[-1].verdict.loads:

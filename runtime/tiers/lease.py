@@ -3,11 +3,15 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from ...cybergraph.cid import Cid
 from ...cybergraph.errors import CyberKVError
-from ...cybergraph.verdict import Tier
+from ...cybergraph.identity import Difference
+from ...cybergraph.verdict import Tier, deciding_field
+
+if TYPE_CHECKING:
+    from .coming import BlocksComing
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +25,11 @@ class Miss:
     error: CyberKVError | None = field(default=None, compare=False, repr=False)
     """What was raised, for whoever cannot go on without the block."""
 
+    @property
+    def difference(self) -> Difference | None:
+        """The field that decided, where bytes are what they claim to be and nothing can go on from them."""
+        return deciding_field(self.error)
+
 
 class Lease:
     """The leading blocks of what was asked for, each in a pool row that is pinned until the lease is closed.
@@ -33,7 +42,7 @@ class Lease:
     Closing twice is harmless. Not for use by several threads.
     """
 
-    __slots__ = ("_release", "cids", "miss", "rows", "tiers")
+    __slots__ = ("_release", "cids", "coming", "miss", "rows", "tiers")
 
     def __init__(self, release: Callable[[int], None]) -> None:
         """Start empty; `release` gives one row back."""
@@ -44,6 +53,8 @@ class Lease:
         """Where each block was found."""
         self.miss: Miss | None = None
         """Why there are fewer blocks than were asked for."""
+        self.coming: BlocksComing | None = None
+        """The last of them, where they are still on their way: for whoever takes the rows over, with these."""
         self._release = release
 
     def add(self, cid: Cid, row: int, tier: Tier) -> None:
@@ -77,6 +88,12 @@ class Lease:
     def close(self) -> None:
         """Give the rows back, the last one first: the beginning of a chain is what others share, and stays longest."""
         failed: BaseException | None = None
+        coming, self.coming = self.coming, None
+        if coming is not None:
+            try:
+                coming.stop()
+            except BaseException as error:
+                failed = error
         while self.rows:
             try:
                 self._release(self.rows.pop())

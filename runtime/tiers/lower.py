@@ -1,6 +1,6 @@
 """The two tiers outside memory: the store (L2) and peers (L3). What comes from them is verified on its way in."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeAlias
 
@@ -10,6 +10,8 @@ from ...cybergraph.errors import BlockNotFound, Corrupt, CyberKVError, DigestMis
 from ...cybergraph.nodes import Block
 from ...cybergraph.store.base import Store, check_size
 from ...cybergraph.verdict import Tier
+from ..finite import require_finite
+from ..geometry import Geometry
 from ..pool import LeafSource
 from .lease import Miss
 from .moves import MoveLog, Outcome
@@ -64,6 +66,29 @@ class Over:
         self.store.get_into([leaf for leaf, _ in kept], [view for _, view in kept])
 
 
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """Leaves of which some were not computed here: their numbers are looked at, too."""
+
+    source: LeafSource
+    geometry: Geometry
+    groups: Mapping[Cid, int]
+    """Leaf -> its layer group, of those that are looked at."""
+
+    def get_into(self, cids: Sequence[Cid], out: Sequence[memoryview]) -> None:
+        """See `LeafSource`. Raises `NotFinite` for the first that nothing can go on from."""
+        self.source.get_into(cids, out)
+        for leaf, view in zip(cids, out, strict=True):
+            if (group := self.groups.get(leaf)) is not None:
+                require_finite(self.geometry, group, leaf, view)
+
+
+def examined(source: LeafSource, geometry: Geometry, foreign: Sequence[Block]) -> LeafSource:
+    """Give a source that looks at the numbers of `foreign` blocks, too."""
+    groups = {leaf: group for node in foreign for group, leaf in enumerate(node.kv)}
+    return Examined(source, geometry, groups) if groups else source
+
+
 @dataclass(slots=True)
 class Loaded:
     """What came of a run of blocks."""
@@ -85,25 +110,29 @@ class Lower:
         store: Store,
         model_cid: Cid,
         *,
-        leaves_per_block: int,
-        block_size: int,
+        geometry: Geometry,
         sources: Sequence[Source],
         may_ask: Callable[[Cid], bool],
+        own: Callable[[Sequence[Cid]], Collection[Cid]],
         log: MoveLog,
     ) -> None:
-        """`may_ask` says of a block whether its name, and those of its leaves, may be told to `sources`."""
+        """`may_ask` says of a block whether its name, and those of its leaves, may be told to `sources`.
+
+        `own` gives those of some blocks that were computed here; the numbers of others are looked at.
+        """
         self.store, self.sources = store, list(sources)
         self.peers = Beliefs()
         """What peers have."""
-        self._model_cid, self._leaves, self._size = model_cid, leaves_per_block, block_size
-        self.may_ask, self._log = may_ask, log
+        self._model_cid, self._geometry, self._size = model_cid, geometry, geometry.block_size
+        self.may_ask, self._own, self._log = may_ask, own, log
 
     def misfit(self, node: Block, prev: Cid | None, tokens: Sequence[int] | None) -> str | None:
         """Name the first field in which a block does not belong where it is wanted; None where it does."""
         window = node.tokens if tokens is None else tokens
         if len(node.tokens) != self._size:
             return "tokens"
-        return misfit(node, model=self._model_cid, prev=prev, tokens=window, leaves=self._leaves)
+        leaves = self._geometry.leaves_per_block
+        return misfit(node, model=self._model_cid, prev=prev, tokens=window, leaves=leaves)
 
     def bind(
         self, blocks: Sequence[Cid], tokens: Sequence[int] | None, prev: Cid | None, position: int, tick: int
@@ -148,10 +177,11 @@ class Lower:
         does. Where the blocks go that did not come, nothing is to be relied on.
         """
         loaded, loose = Loaded(nodes, None), dict[Cid, Buffer]()
-        tried = not self.sources
+        tried, foreign = not self.sources, self._foreign(blocks, nodes)
         while loaded.nodes:
             try:
-                fill(Over(loose, self.store) if loose else self.store, [node.kv for node in loaded.nodes])
+                source = Over(loose, self.store) if loose else self.store
+                fill(examined(source, self._geometry, foreign), [node.kv for node in loaded.nodes])
                 break
             except (NotFound, Corrupt) as error:
                 failed = str(error.data.get("cid"))
@@ -174,6 +204,19 @@ class Lower:
             cid for cid, node in zip(blocks, loaded.nodes, strict=False) if not loose.keys().isdisjoint(node.kv)
         }
         return loaded
+
+    def reading(self, blocks: Sequence[Cid], nodes: Sequence[Block]) -> LeafSource:
+        """Give the store as it is read for bound blocks."""
+        return examined(self.store, self._geometry, self._foreign(blocks, nodes))
+
+    def _foreign(self, blocks: Sequence[Cid], nodes: Sequence[Block]) -> list[Block]:
+        own = self._own(blocks[: len(nodes)])
+        return [node for cid, node in zip(blocks, nodes, strict=False) if cid not in own]
+
+    def missed(self, block: Cid, position_start: int, error: CyberKVError) -> Miss:
+        """Note that the store did not give a block, as `drop_failed` does."""
+        self._log.add(block, Tier.L2, Tier.L0, 0, _outcome(error))
+        return drop_failed(self.store, position_start, error)
 
     def _fetch(self, wanted: dict[Cid, list[Cid]], tick: int, fetched: dict[Cid, int]) -> dict[Cid, Buffer]:
         """Ask peers for parts of blocks, one peer after the other, and store what they give.

@@ -32,10 +32,10 @@ def leaf(data: bytes) -> tuple[Cid, bytes]:
 
 
 def rows_leaf(text: str, tokens: int) -> tuple[Cid, bytes]:
-    """A leaf of as many bytes as rows of `tokens` tokens have, that says what it stands for."""
+    """A leaf of as many bytes as rows of `tokens` tokens have, that says what it stands for. As numbers, all finite."""
     data = text.encode()
     stretched = data * (LEAF_BYTES_PER_TOKEN * tokens // len(data) + 1)
-    return leaf(hashlib.sha256(data).digest() + stretched[32 : LEAF_BYTES_PER_TOKEN * tokens])
+    return leaf(hashlib.sha256(data).hexdigest()[:32].encode() + stretched[32 : LEAF_BYTES_PER_TOKEN * tokens])
 
 
 def blocks(count: int, size_bytes: int = 5000) -> list[tuple[Cid, bytes]]:

@@ -5,12 +5,15 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from cyberkv.cybergraph.chain import load_root, tokens, walk
+from cyberkv.cybergraph.chain import block_cids, build_root, load_root, tokens, walk
 from cyberkv.cybergraph.errors import IdentityMismatch, Refused
+from cyberkv.cybergraph.index import UNKNOWN_DOMAIN, IndexEntry
+from cyberkv.cybergraph.nodes import EMPTY_TAIL
 from cyberkv.runtime.checkpoint import checkpoint, resume
 from cyberkv.runtime.engine import Engine
 from cyberkv.runtime.live import Live
 from cyberkv.runtime.reblock import reblock
+from tests.numerics.poison import forge
 
 TOKENS = [(13 * i * i + 11 * i + 5) % 250 for i in range(300)]
 
@@ -56,3 +59,33 @@ def test_sizes_that_do_not_divide_are_refused(tiny_engine: Callable[..., Engine]
     live.append(TOKENS[:40])
     with pytest.raises(Refused, match="blocks of 16 tokens into blocks of 24"):
         reblock(engine.store, engine.index, checkpoint(live, title="t", created=""), 24)
+
+
+@pytest.mark.parametrize("new", [8, 32])
+def test_a_block_of_rows_from_elsewhere_is_nobody_s_after_it_either(
+    new: int, tiny_engine: Callable[..., Engine]
+) -> None:
+    there, here = tiny_engine(home="there"), tiny_engine(home="here")
+    for engine, length in ((there, 128), (here, 80)):
+        Live(engine).append(TOKENS[:length])
+    live = Live(there)
+    live.append(TOKENS[:128])
+    blocks = forge(there.store, here.store, live.blocks, {(at, 0): (3, 2.0) for at in range(5, 8)})
+    here.index.add_blocks(
+        IndexEntry(key, block, prev, here.model_cid, UNKNOWN_DOMAIN)
+        for key, block, prev in zip(live.prefixes[5:], blocks[5:], blocks[4:], strict=False)
+    )
+    root = build_root(
+        here.store, model=here.model_cid, block_size=16, blocks=blocks, tail=EMPTY_TAIL, title="", created="",
+        payload_bytes=1 << 30,
+    )  # fmt: skip
+    moved = list(block_cids(here.store, load_root(here.store, reblock(here.store, here.index, root, new))))
+    own = 80 // new  # a block that is half of each counts with what is not
+    domains = [here.domain.name] * own + [UNKNOWN_DOMAIN] * (128 // new - own)
+    assert [here.index.domain_of(cid) for cid in moved] == domains
+    native = tiny_engine(home="here", block_size=new)
+    again = Live(native)
+    again.append(TOKENS[:128])
+    assert again.blocks[:own] == moved[:own]
+    assert moved[own] not in again.blocks
+    assert again.counts.tokens_reused == own * new

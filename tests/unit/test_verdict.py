@@ -265,7 +265,7 @@ def test_a_block_that_is_refused_ends_what_can_be_used() -> None:
 
 
 def test_a_failure_is_named_and_positions_count_from_the_first_block() -> None:
-    located = Located(FOUND[:1], (BLOCKS[5], "last read there 3 uses ago, and unknown since: counts as lost"))
+    located = Located(FOUND[:1], (BLOCKS[5], "last read there 3 uses ago, and unknown since: counts as lost", None))
     verdicts = plan(located, blocks=3, block_size=4, rates=Rates(), first_block=10)
     assert [(each.index, each.position_start) for each in verdicts] == [(10, 40), (11, 44), (12, 48)]
     assert (verdicts[1].cid, verdicts[1].reason) == (BLOCKS[5], located.failure and located.failure[1])
