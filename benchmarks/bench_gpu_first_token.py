@@ -2,8 +2,7 @@
 
 An 8B model with random weights, bf16, a prompt of 8,192 tokens. Stored: its 512 blocks are read (from the page cache),
 verified and brought to the device, then the last row is computed. The peer computes the prompt in steps of 2,048 rows.
-Whether both
-give the same bits of scores is a figure beside it.
+Whether both give the same bits of scores is a figure beside it.
 """
 
 from collections.abc import Callable, Sequence

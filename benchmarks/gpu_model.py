@@ -4,15 +4,15 @@ No weights are on a machine that was borrowed for an hour, and none are needed: 
 learnt. Bits are compared, too, where they have to be the same.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from cyberkv.runtime.cuda.arithmetic import DeviceArithmetic
+from cyberkv.runtime.cuda.arithmetic import DeviceArithmetic, Kernels
 from cyberkv.runtime.cuda.cache import Part
 from cyberkv.runtime.cuda.devicepool import DevicePool
 from cyberkv.runtime.cuda.workspace import Workspace
@@ -68,10 +68,11 @@ class Model:
     decoder: Decoder
     pool: DevicePool
     turns: tuple[Tensor, Tensor]
+    kernels: Kernels
 
     def workspace(self, *, captures: bool = True) -> Workspace:
         """Prepare steps, captured as a whole or launched kernel by kernel."""
-        return Workspace(self.pool, self.config, self.bench.kernels, self.turns, captures=captures)
+        return Workspace(self.pool, self.config, self.kernels, self.turns, captures=captures)
 
     def rows(self, tokens: int) -> list[int]:
         """Take rows for a sequence."""
@@ -84,6 +85,11 @@ class Model:
             hidden = workspace.run(self.decoder, [part])
         return self.decoder.logits(hidden[-1])
 
+    def prefilling(self, tokens: list[int]) -> Callable[[], Tensor]:
+        """Give a prefill over rows of its own."""
+        workspace, table = self.workspace(), self.rows(len(tokens))
+        return lambda: self.prefill(workspace, table, tokens)
+
     def next_scores(self, workspace: Workspace, table: list[int], tokens: list[int]) -> Tensor:
         """Compute the last row of a prompt whose K and V stand in the pool, and give the scores of the next token."""
         last = Part(table, len(tokens) - 1, (tokens[-1],))
@@ -91,8 +97,11 @@ class Model:
 
 
 @contextmanager
-def random_model(bench: Bench, *, tokens: int, capacity_tokens: int) -> Iterator[Model]:
-    """Make a model for sequences of `tokens`, over a pool that is zeros."""
+def random_model(
+    bench: Bench, *, tokens: int, capacity_tokens: int, kernels: Kernels | None = None
+) -> Iterator[Model]:  # fmt: skip
+    """Make a model for sequences of `tokens`, over a pool that is zeros; by default over the kernels of the run."""
+    kernels = kernels or cast("Kernels", bench.kernels)
     config = config_of(bench, tokens)
     shape = (config.num_layers, config.num_kv_heads, config.head_dim)
     leaf_layers = layers_per_leaf(*shape, block_size=PAGE_SIZE, dtype=bench.dtype_name)  # type: ignore[arg-type]
@@ -104,7 +113,7 @@ def random_model(bench: Bench, *, tokens: int, capacity_tokens: int) -> Iterator
     angles = torch.arange(tokens)[:, None] * speeds[None, :]
     turns = angles.cos().to(bench.device), angles.sin().to(bench.device)
     try:
-        decoder = Decoder(config, weights_of(config, bench), DeviceArithmetic(device, bench.kernels))
-        yield Model(bench, config, decoder, pool, turns)
+        decoder = Decoder(config, weights_of(config, bench), DeviceArithmetic(device, kernels))
+        yield Model(bench, config, decoder, pool, turns, kernels)
     finally:
         pool.close()

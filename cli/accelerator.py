@@ -1,10 +1,14 @@
 """Who computes models here: the processor, or kernels on a device, and why."""
 
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from ..cybergraph.errors import NotFound
+from .context import Session
+from .text import size
 
 if TYPE_CHECKING:
+    from ..runtime.models.record import ModelRecord
     from ..runtime.models.registry import LoadedModel
 
 
@@ -29,6 +33,37 @@ def backends(loaded: "LoadedModel", here: dict[str, Any]) -> dict[str, dict[str,
         kind: choose_for_model(*shape, here["capability"], installed, canonical=canonical)._asdict()
         for kind, canonical in kinds.items()
     }
+
+
+def on_device(session: Session, record: "ModelRecord") -> dict[str, Any]:
+    """Run a model's known-answer test on the device, and see what room it has there.
+
+    Raises `UnsafeNumerics` where nothing may be sealed, `TierFull` where it finds no room, and as `open_device`.
+    """
+    from ..runtime.cuda import choice
+    from ..runtime.engine import known_answer
+    from ..runtime.geometry import Geometry
+
+    geometry = Geometry.from_model(record.identity)
+    processor = choice.open_device(session.registry.config(record), geometry)
+    loaded = session.registry.load(record, processor.arithmetic)
+    domain = known_answer(loaded, processor)
+    domain.require_sound()
+    with closing(processor.engine_pool(geometry, 0)) as pool:
+        return {
+            "domain": domain.name, "reason": None, "room_tokens": pool.capacity_blocks * geometry.block_size,
+            "host_bytes": processor.host_bytes, "host_bytes_refused": processor.refused_host_bytes,
+        }  # fmt: skip
+
+
+def on_device_in_words(there: dict[str, Any]) -> str:
+    """Say it on one line."""
+    if there["reason"] is not None:
+        return f"not on the device: {there['reason']}"
+    below = f"{size(there['host_bytes'])} of host memory below"
+    if there["host_bytes_refused"]:
+        below += f", the system refused {size(there['host_bytes_refused'])} more"
+    return f"on the device: domain {there['domain']}, room for {there['room_tokens']:,} tokens, {below}"
 
 
 def device_in_words(here: dict[str, Any]) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import click
 
 from ..cybergraph.chain import load_root
-from ..cybergraph.errors import CyberKVError
+from ..cybergraph.errors import CyberKVError, UnsupportedModel
 from .context import Session, pass_session
 from .device import Device, device_options
 from .interrupt import INTERRUPTED
@@ -197,7 +197,10 @@ def _evict(session: Session, recording: Recording, argument: str, turns: list[As
     except (CyberKVError, click.UsageError) as error:
         if len(recording.live.tokens) != recording.recorded_tokens:
             raise  # they are gone in memory, and that could not be recorded: there is nothing to go on from
-        remark(session, f"{error.message}; /evict takes START:END, the tokens that `cyberkv find` and `walk` give")
+        help_ = "/evict takes START:END, the tokens that `cyberkv find` and `walk` give"
+        if isinstance(error, UnsupportedModel):
+            help_ = f"`cyberkv evict {recording.name} START:END` computes on the processor"
+        remark(session, f"{error.message}; {help_}")
         return turns
     root = load_root(session.store, new)
     recording.root = recording.head = new

@@ -9,6 +9,7 @@ from ..cybergraph.errors import CyberKVError, NotFound, UnsupportedModel
 from .context import Session
 from .options import SIZE
 from .output import remark
+from .text import size
 
 if TYPE_CHECKING:
     from ..runtime.cuda.processor import DeviceProcessor
@@ -70,6 +71,13 @@ def open_processor(session: Session, record: "ModelRecord", asked: Device) -> "D
             raise
         _say_why(session, error)
         return None
+
+
+def say_less(session: Session, processor: "DeviceProcessor | None") -> None:
+    """Say that the system gives less page-locked memory than is the default."""
+    if session.verbose and processor is not None and processor.refused_host_bytes:
+        given, refused = size(processor.host_bytes), size(processor.refused_host_bytes)
+        remark(session, f"below the device are {given} of host memory: the system refused {refused} more")
 
 
 def _say_why(session: Session, error: CyberKVError) -> None:

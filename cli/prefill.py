@@ -55,10 +55,13 @@ def prefill(
         raise click.UsageError(f"{file} is empty")
     base = slug(text if file == "-" else Path(file).stem)
     place = Device(device, device_memory)
-    recording = start(session, model=model, name=name, from_ref=from_ref, base=base, device=place)
+    recording = start(
+        session, model=model, name=name, from_ref=from_ref, base=base, device=place, comes_later=True
+    )  # fmt: skip
     tokens = recording.codec.encode(text, special=from_ref is None)
     before = recording.recorded_tokens
-    recording.first_append = partial(cast("Live", recording.live).append, budget_bytes=budget)  # nothing was selected
+    append = recording.first_append or cast("Live", recording.live).append  # nothing was selected
+    recording.first_append = partial(append, budget_bytes=budget)
     with scrubbing(session), stoppable() as stop:
         with suppress(KeyboardInterrupt):
             recording.append_tokens(tokens, stop)

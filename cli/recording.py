@@ -12,7 +12,7 @@ from ..cybergraph.index.marks import encode_name
 from ..cybergraph.refs import resolve_root
 from ..cybergraph.verdict import Verdict
 from .context import Session
-from .device import PROCESSOR, Device, open_processor
+from .device import PROCESSOR, Device, open_processor, say_less
 from .interrupt import Stop
 from .marking import carry_marks
 from .models import choose_model, need_codec
@@ -58,7 +58,7 @@ class Recording:
     tokens_generated: int = 0
     drafter: "Drafter | None" = None
     """Guesses tokens of answers, which are then checked several at a time."""
-    first_append: Callable[[Sequence[int], Callable[[int, int], None]], None] | None = None
+    first_append: Callable[..., None] | None = None
     """Takes the first tokens in place of `live.append`: of a conversation on its way, or under a budget."""
 
     @property
@@ -190,12 +190,13 @@ class Select(NamedTuple):
 
 def start(
     session: Session, *, model: str | None, name: str | None, from_ref: str | None, base: str,
-    select: Select | None = None, device: Device = PROCESSOR,
+    select: Select | None = None, device: Device = PROCESSOR, comes_later: bool = False,
 ) -> Recording:  # fmt: skip
     """Load the model and open a conversation: a new one, or one that goes on from `from_ref`.
 
     Without a `name`, the head of a name goes on under it, and everything else gets a name made of `base`. With
-    `select`, what would grow beyond the model's positions is computed over selected blocks, and marked so.
+    `select`, what would grow beyond the model's positions is computed over selected blocks, and marked so. With
+    `comes_later`, on a device, it is loaded with the first tokens that are appended, while they are computed.
     """
     if name is not None:
         encode_name(name)  # a bad name must not cost a prefill first
@@ -207,7 +208,7 @@ def start(
         require_usable(session, root_cid)
     record = choose_model(session, model, root)
     # These load torch, which takes seconds: not before it is known that there is a model to run.
-    from ..runtime.checkpoint import resume
+    from ..runtime.checkpoint import append_recorded, resume
     from ..runtime.live import Live
     from ..runtime.selected import Selected
     from ..runtime.selection import POLICIES
@@ -227,9 +228,13 @@ def start(
         started_s = session.clock_s()
         length = root.length if root else 0
         live: Live | Selected
+        first_append = None
         if select and length + select.coming_tokens(codec) > engine.config.max_positions:
             policy = POLICIES[select.policy]
             live = Selected(engine, policy) if root_cid is None else Selected.resume(engine, root_cid, policy)
+        elif comes_later and root_cid is not None and engine.processor.kind:
+            live = Live(engine)
+            first_append = partial(append_recorded, live, root_cid)
         else:
             live = Live(engine) if root_cid is None else resume(engine, root_cid)
     return Recording(
@@ -240,9 +245,10 @@ def start(
         parent,
         fork_at,
         root_cid,
-        len(live.tokens),
+        length if first_append else len(live.tokens),
         head,
         prefill_s=session.clock_s() - started_s,
+        first_append=first_append,
     )
 
 
@@ -259,6 +265,7 @@ def load_engine(session: Session, record: "ModelRecord", device: Device = PROCES
         loaded = session.registry.load(record, None if processor is None else processor.arithmetic)
         codec = need_codec(loaded.text, record.name)
         engine = build_engine(loaded, session.store, session.index, processor=processor)
+    say_less(session, processor)
     engine.pace = Pace(session.clock_s, read_rate(session.home, record.cid))
     return engine, codec
 

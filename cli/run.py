@@ -113,7 +113,8 @@ def run(
     else:
         place = Device(device, device_memory, not_there=None if select is None else "--select")
         recording = start(
-            session, model=model, name=name, from_ref=from_ref, base=slug(prompt), select=selecting, device=place
+            session, model=model, name=name, from_ref=from_ref, base=slug(prompt), select=selecting, device=place,
+            comes_later=True,
         )  # fmt: skip
     from ..runtime.sampling import Sampling
 

@@ -47,7 +47,9 @@ def _device(models: list[dict[str, Any]], device: dict[str, Any]) -> Part:
         chosen = (model["backends"] or {}).get("canonical", {"name": "cpu", "reason": model["reason"]})
         if chosen["name"] == "cpu":
             return Part(name, "off", f"with {model['name']}: {chosen['reason']}")
-    return Part(name, "real", f"{device['name']}; each model is tried when it is loaded there")
+        if model["on_device"]["reason"] is not None:
+            return Part(name, "off", f"with {model['name']}: {model['on_device']['reason']}")
+    return Part(name, "real", f"{device['name']}; each model was tried there, and is at each load")
 
 
 def _shared_steps(models: list[dict[str, Any]]) -> Part:

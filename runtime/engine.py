@@ -70,7 +70,7 @@ class Engine:
             known = self._residency = Residency(
                 self.pool, self.store, self.model_cid,
                 host_bytes=self.host_bytes, cached_bytes=self.processor.cached_bytes, sources=self.sources,
-                may_ask=self.may_ask,
+                may_ask=self.may_ask, own=self.index.computed_here,
             )  # fmt: skip
         return known
 
@@ -111,4 +111,7 @@ def known_answer(loaded: LoadedModel, processor: Processor | None = None) -> Dom
 def _host(loaded: LoadedModel) -> HostProcessor:
     config, dtype = loaded.config, DTYPES[loaded.geometry.dtype]
     positions = config.max_positions + FLOOR_ROWS  # padding rows of the last step stand beyond the model's own
-    return HostProcessor(Rotary(config.head_dim, config.rope_base, dict(config.rope_scaling), positions, dtype))
+    scaling, interleaved = dict(config.rope_scaling), config.is_interleaved
+    return HostProcessor(
+        Rotary(config.rotary_dims, config.rope_base, scaling, positions, dtype, interleaved=interleaved)
+    )

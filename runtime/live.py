@@ -9,12 +9,12 @@ import sys
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Tokens
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from ..cybergraph.cid import Cid
-from ..cybergraph.errors import OutOfRange
+from ..cybergraph.errors import CyberKVError, OutOfRange
 from ..cybergraph.index import Index
 from ..cybergraph.prefix import PrefixKey, prefix_key
 from .announce import announce
@@ -29,6 +29,17 @@ __all__ = ["Counts", "Live", "Progress"]
 
 Progress = Callable[[int, int], None]
 """Called with (tokens done, tokens in all)."""
+
+
+class Before(NamedTuple):
+    """How a conversation was before tokens were appended."""
+
+    boundary: int
+    tail: int
+    """Its tokens."""
+    tokens_reused: int
+    executed: int
+    """Verdicts."""
 
 
 class Live(Decoding):
@@ -60,50 +71,108 @@ class Live(Decoding):
         """The tokens after the last full block."""
         return self.tokens[self.boundary :]
 
-    def append(self, tokens: Tokens[int], progress: Progress | None = None, *, budget_bytes: int | None = None) -> None:
+    def append(
+        self, tokens: Tokens[int], progress: Progress | None = None, *, budget_bytes: int | None = None,
+        recorded: Tokens[Cid] = (),
+    ) -> None:  # fmt: skip
         """Take tokens as given: reuse what the index knows, compute the rest in canonical chunks, seal full blocks.
 
         Known blocks that would load much more slowly than they compute are computed, too (`pace`), and so are those
-        that `budget_bytes` of loads do not cover.
+        that `budget_bytes` of loads do not cover. The `recorded` blocks of a root, the first of an empty conversation,
+        are loaded in any case. Where the pool waits layer by layer, the last that are loaded come while the first
+        layers are computed; from a block on that does not come whole, everything is computed.
         A tail is computed again with what follows it. Failed or stopped half-way (KeyboardInterrupt), the conversation
         holds the whole chunks that were done, or else what it held before. Raises `UnsafeNumerics`, `OutOfRange`,
         `TierFull`.
         """
-        engine, start = self.engine, self.boundary
-        if not tokens:
+        engine = self.engine
+        if tokens:
+            engine.domain.require_sound()
+        elif self.sequence.coming is None:
             return
-        engine.domain.require_sound()
-        pending = self.tail + list(tokens)
         self.check_tokens(tokens)
-        total = start + len(pending)
-        if total > engine.config.max_positions:
+        everything = [*self.tokens, *tokens]
+        if len(everything) > engine.config.max_positions:
             raise OutOfRange(
-                f"{total} tokens, the model has {engine.config.max_positions} positions",
+                f"{len(everything)} tokens, the model has {engine.config.max_positions} positions",
                 hint="shorten the text, fork earlier, or go on approximately with `cyberkv run --select recent`",
-                tokens=total,
+                tokens=len(everything),
             )
-        carried = len(self.tail)
-        with self._tail_set_aside():
-            rest = self._reuse(pending, budget_bytes)
-            reused = self.boundary - start
-            self.counts.tokens_reused += max(0, reused - carried)
-            sealer, known, first = Sealer(engine.store, self._index), len(self.blocks), self.boundary
-            started_s, named = engine.pace.clock_s(), list[Sealed]()
-            try:
-                self._prefill_chunks(pending[reused:], sealer, named, progress)
-            finally:
+        before = Before(self.boundary, len(self.tail), self.counts.tokens_reused, len(self.counts.executed))
+        later = True
+        with self._tail_set_aside(), self._all_or_none_come(before):
+            while True:
                 try:
-                    sealer.close()
-                finally:
-                    self._drop_unstored(known + sealer.stored_blocks)
-                    self.counts.blocks_new += sealer.new_blocks
-                    # The old tail's tokens were counted when they came.
-                    self.counts.tokens_computed += max(0, len(self.tokens) - first - max(0, carried - reused))
-                    self.counts.executed += rest[: len(self.blocks) - known]
-                    for sealed in named:
-                        self.remember(sealed)
+                    if known := recorded[len(self.blocks) :]:
+                        self.take_recorded(known, everything[self.boundary :], later=later)
+                    self._go_on(everything[self.boundary :], before, progress, budget_bytes, later=later)
+                    self.sequence.settle()
+                    break
+                except CyberKVError:
+                    if self.sequence.coming is None or (miss := self.sequence.coming.cut()) is None:
+                        raise
+                    self._give_up(miss.position_start, before)
+                    self._miss(miss)
+                    before = before._replace(boundary=min(before.boundary, self.boundary))
+                    later = False  # what did not come is looked for once more, and then it is known
+                    engine.domain.require_sound()
         self.sequence.archive(len(self.blocks))
-        engine.pace.note_prefill(len(self.tokens) - first, engine.pace.clock_s() - started_s)
+
+    def _go_on(
+        self, pending: Tokens[int], before: Before, progress: Progress | None, budget_bytes: int | None, *, later: bool
+    ) -> None:
+        """Take tokens from the last block boundary on, for `append`."""
+        if not pending:
+            return
+        engine, start = self.engine, self.boundary
+        rest = self._reuse(pending, budget_bytes, later=later)
+        reused = self._count_reused(before)
+        sealer, known, first = Sealer(engine.store, self._index), len(self.blocks), self.boundary
+        started_s, named, waits = engine.pace.clock_s(), list[Sealed](), self.sequence.coming is not None
+        try:
+            self._prefill_chunks(pending[first - start :], sealer, named, progress)
+        finally:
+            try:
+                sealer.close()
+            finally:
+                self._drop_unstored(known + sealer.stored_blocks)
+                self.counts.blocks_new += sealer.new_blocks
+                # The old tail's tokens were counted when they came.
+                self.counts.tokens_computed += max(0, len(self.tokens) - first - max(0, before.tail - reused))
+                self.counts.executed += rest[: len(self.blocks) - known]
+                for sealed in named:
+                    self.remember(sealed)
+        if not waits:  # how long others took says nothing about computing
+            engine.pace.note_prefill(len(self.tokens) - first, engine.pace.clock_s() - started_s)
+
+    @contextmanager
+    def _all_or_none_come(self, before: Before) -> Iterator[None]:
+        """Where the work is ended while blocks are on their way, have all of them or go back to before them."""
+        try:
+            yield
+        except BaseException:
+            if (coming := self.sequence.coming) is not None:
+                try:
+                    if coming.stop():
+                        self.sequence.settle()
+                finally:
+                    if self.sequence.coming is not None:
+                        self.sequence.coming = None
+                        self._give_up(before.boundary, before)
+            raise
+
+    def _give_up(self, position: int, before: Before) -> None:
+        """Go back to a block boundary as if the blocks from there on had never been taken."""
+        size = self.engine.geometry.block_size
+        self._cut_to(position // size)
+        del self.counts.executed[before.executed + max(0, position - before.boundary) // size :]
+        self._count_reused(before)
+
+    def _count_reused(self, before: Before) -> int:
+        """Count what was reused since then, and return it: the old tail's tokens, too, which were counted before."""
+        reused = max(0, self.boundary - before.boundary)
+        self.counts.tokens_reused = before.tokens_reused + max(0, reused - before.tail)
+        return reused
 
     def settle_tail(self) -> None:
         """Compute a tail again that may not be sealed as it is. Failed or stopped, it is what it was."""
@@ -232,6 +301,7 @@ class Live(Decoding):
                 copied.append(self._copy_cut(full, rest))
                 sequence.table += copied
             vars(self).update(fields, sequence=sequence)  # one step: a signal comes before or after it
+            sequence.clear_after(at)
         finally:
             for row in dropped if self.sequence is sequence else copied:
                 self.engine.pool.release(row)

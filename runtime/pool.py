@@ -41,6 +41,28 @@ class HostBlock(Protocol):
         """Give the memory back. Harmless twice."""
 
 
+class Filling(Protocol):
+    """Blocks on their way into rows, the lowest layers of all of them first."""
+
+    error: BaseException | None
+    """Why fewer come than were asked for."""
+
+    def take(self, layer: int) -> None:
+        """Wait until a layer's rows of all blocks were verified; kernels launched from then on read them.
+
+        Raises why a block does not come.
+        """
+
+    def finish(self) -> int:
+        """Wait until no more comes, and count the leading blocks that came whole.
+
+        Fewer than were asked for where `error` is about a leaf that is absent or damaged; any other is raised.
+        """
+
+    def close(self) -> None:
+        """Stop. What has not come by now never does. Harmless twice."""
+
+
 class BlockPool(Rows, ABC):
     """Rows, and every way of their bytes in and out, wherever they lie.
 
@@ -56,6 +78,13 @@ class BlockPool(Rows, ABC):
 
         Shape: `leaves[i]` are the leaves of the block that goes to `rows[i]`, lowest layers first. Raises what `source`
         raises; then no row holds anything to be relied on, and all may be given back.
+        """
+
+    @abstractmethod
+    def begin(self, source: LeafSource, leaves: Sequence[Sequence[Cid]], rows: Sequence[int]) -> Filling | None:
+        """Begin to `fill` rows, to be waited for layer by layer; None where they can only be filled at once.
+
+        The caller keeps the rows until it has closed what this gives.
         """
 
     @abstractmethod
@@ -149,6 +178,9 @@ class Pool(BlockPool):
         views = [view for row in rows for view in self.leaves(row)]
         source.get_into([leaf for each in leaves for leaf in each], views)
 
+    def begin(self, source: LeafSource, leaves: Sequence[Sequence[Cid]], rows: Sequence[int]) -> None:
+        """See `BlockPool`: who computes here reads them at once."""
+
     def read(self, rows: Sequence[int]) -> list[list[memoryview]]:
         """See `BlockPool`: no copies."""
         return [self.leaves(row) for row in rows]
@@ -219,7 +251,7 @@ def on_host(pool: BlockPool, what: str) -> Pool:
     if not isinstance(pool, Pool):
         raise UnsupportedModel(
             f"{what} reads rows in host memory, and this pool is on a device",
-            hint="do it with an engine on the CPU",
+            hint="do it on the processor: with --device cpu, or by a command that has no such option",
             field="pool", got=type(pool).__name__,
         )  # fmt: skip
     return pool

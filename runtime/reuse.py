@@ -121,9 +121,12 @@ class Reusing:
         index = self.engine.index
         return next((i for i, cid in enumerate(blocks) if index.domain_of(cid) is None), len(blocks))
 
-    def take_recorded(self, blocks: Tokens[Cid], tokens: Tokens[int]) -> None:
-        """Take the blocks of a root, by plan, as far as they verify and bind to `tokens`."""
-        self._take(_leading(self.plan_recorded(blocks)), tokens)
+    def take_recorded(self, blocks: Tokens[Cid], tokens: Tokens[int], *, later: bool = False) -> None:
+        """Take the blocks of a root, by plan, as far as they verify and bind to `tokens`.
+
+        `later` as for `adopt_blocks`.
+        """
+        self._take(_leading(self.plan_recorded(blocks)), tokens, later=later)
 
     def prefixes_of(self, pending: Tokens[int]) -> list[PrefixKey]:
         """Give the prefix keys of the full blocks of tokens that follow the last full block."""
@@ -133,28 +136,34 @@ class Reusing:
             keys.append(parent)
         return keys
 
-    def _reuse(self, pending: Tokens[int], budget_bytes: int | None = None) -> list[BlockVerdict]:
-        """Take what the plan for the next tokens says. Returns the verdicts of the blocks that are to be computed."""
+    def _reuse(
+        self, pending: Tokens[int], budget_bytes: int | None = None, *, later: bool = False
+    ) -> list[BlockVerdict]:  # fmt: skip
+        """Take what the plan for the next tokens says. Returns the verdicts of the blocks that are to be computed.
+
+        With `later`, and where something is to be computed, the last that are loaded may still be on their way then.
+        """
         pace, geometry = self.engine.pace, self.engine.geometry
         start, planned = len(self.blocks), self.plan(pending, budget_bytes=budget_bytes)
         loads = _leading(planned)
+        later = later and len(loads) * geometry.block_size < len(pending)
         hits = next((i for i, each in enumerate(loads) if each.verdict is not Verdict.HIT), len(loads))
         first, started_s = hits + pace.first_blocks(len(loads) - hits, geometry.block_bytes), pace.clock_s()
-        loaded_bytes = self._take(loads[:first], pending)
+        loaded_bytes = self._take(loads[:first], pending, later=later and first == len(loads))
         done = len(self.blocks) - start
         if done == first < len(loads):
             rates = pace.rates(loaded_bytes=loaded_bytes, loaded_s=pace.clock_s() - started_s)
             rest, left = pending[first * geometry.block_size :], budget_bytes
             planned = self.plan(rest, budget_bytes=left if left is None else left - loaded_bytes, rates=rates)
             loads = _leading(planned)
-            self._take(loads, rest)
+            self._take(loads, rest, later=later)
             done = len(self.blocks) - start - first
         return self._settle(planned, done, failed=done < len(loads))
 
-    def _take(self, loads: Tokens[BlockVerdict], pending: Tokens[int]) -> int:
-        """Take planned blocks. Returns the bytes that were moved for it."""
+    def _take(self, loads: Tokens[BlockVerdict], pending: Tokens[int], *, later: bool = False) -> int:
+        """Take planned blocks. Returns the bytes that were moved for it, or with `later` may be moved yet."""
         cids, known = [each.cid for each in loads if each.cid is not None], len(self.counts.executed)
-        self.adopt(cids, pending)
+        self.adopt(cids, pending, later=later)
         return sum(each.load_bytes for each in self.counts.executed[known:])
 
     def _settle(self, planned: list[BlockVerdict], done: int, *, failed: bool) -> list[BlockVerdict]:
@@ -165,12 +174,15 @@ class Reusing:
             reason = f"block {first.index} before it has to be computed"
             miss = self.counts.misses[-1]
             rest = [
-                replace(each, verdict=Verdict.RECOMPUTE, reason=why, compute_tokens=size, difference=None)
-                for each, why in [(first, miss.reason), *((each, reason) for each in others)]
+                replace(each, verdict=Verdict.RECOMPUTE, reason=why, compute_tokens=size, difference=field)
+                for each, why, field in [
+                    (first, miss.reason, miss.difference),
+                    *((each, reason, None) for each in others),
+                ]
             ]
         elif rest and (known := self._missed(self.boundary)):  # what a root named, and was not there
             cid = None if known.cid is None else Cid.parse(known.cid)
-            rest[0] = replace(rest[0], reason=known.reason, cid=cid)
+            rest[0] = replace(rest[0], reason=known.reason, cid=cid, difference=known.difference)
         elif rest and rest[0].cid is not None:  # one that could have been had
             self._miss(Miss(self.boundary, rest[0].reason, str(rest[0].cid)))
         return rest
@@ -183,11 +195,14 @@ class Reusing:
         if self._missed(miss.position_start) is None:
             self.counts.misses.append(miss)
 
-    def adopt(self, blocks: Tokens[Cid], tokens: Tokens[int]) -> None:
-        """Take leading blocks that verify and bind to `tokens`; the first failure is kept as a miss."""
+    def adopt(self, blocks: Tokens[Cid], tokens: Tokens[int], *, later: bool = False) -> None:
+        """Take leading blocks that verify and bind to `tokens`; the first failure is kept as a miss.
+
+        `later` as for `adopt_blocks`.
+        """
         engine, size = self.engine, self.engine.geometry.block_size
         prev, first = self.blocks[-1] if self.blocks else None, len(self.blocks)
-        adopted = adopt_blocks(engine, self.sequence, blocks, tokens, prev)
+        adopted = adopt_blocks(engine, self.sequence, blocks, tokens, prev, later=later)
         for i, cid in enumerate(adopted.cids):
             self._take_block(cid, tokens[i * size : (i + 1) * size])
         if adopted.cids:

@@ -16,6 +16,7 @@ from .models.decoder import Decoder
 from .pool import BlockPool
 from .rings.window import Stage, readers, unread_blocks
 from .rows import ARCHIVED
+from .tiers.lease import Miss
 
 
 class Coming(Protocol):
@@ -26,6 +27,18 @@ class Coming(Protocol):
 
         None where there is nothing that was not given before. Raises what made it end.
         """
+
+    def finish(self) -> None:
+        """Wait until all of it is here, whether a layer reads it or not. Harmless twice. Raises as `take`."""
+
+    def cut(self) -> Miss | None:
+        """After an error: end where the first block does not come whole, and say why. None where that was not why.
+
+        The sequence then goes back to the blocks before, and takes each layer anew.
+        """
+
+    def stop(self) -> bool:
+        """Stop, give back what is held for it, and say whether all of it is here."""
 
 
 class Sequence(ABC):
@@ -87,6 +100,9 @@ class Sequence(ABC):
         short._ends = [min(end, length_tokens) for end in self._ends]  # noqa: SLF001 - its own kind
         return short
 
+    def clear_after(self, length_tokens: int) -> None:  # noqa: B027 - where nothing behind the end is read
+        """Leave nothing of what was computed behind the first `length_tokens` positions where it could be read."""
+
     def _require_end(self, layer: int, position: int) -> None:
         if position > self._ends[layer]:
             raise CacheDiscontinuity(
@@ -118,10 +134,12 @@ class Sequence(ABC):
             self._heat_layer(layer, start, end)
 
     def settle(self) -> None:
-        """Have the rows of all layers that are on their way. Raises as `Coming.take`."""
-        for layer in range(self.config.num_layers):
-            self._settle(layer)
-        self.coming = None
+        """Have all rows that are on their way. Raises as `Coming.take`."""
+        if self.coming is not None:
+            self.coming.finish()
+            for layer in range(self.config.num_layers):
+                self._settle(layer)
+            self.coming = None
 
     def stage(self, block: int, length_tokens: int) -> Stage:
         """Say where a block is for what comes after `length_tokens` tokens."""

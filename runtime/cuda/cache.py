@@ -48,8 +48,8 @@ def attentions_of(config: DecoderConfig, geometry: Geometry) -> tuple[Attention,
     return tuple(
         Attention(
             heads=config.num_heads, kv_heads=g.num_kv_heads, head_dim=g.head_dim, page_size=g.block_size,
-            dtype=g.dtype, scale=config.scale, rotary_dims=g.head_dim if kind.rotated else 0, window=kind.window,
-            scheme=g.scheme,
+            dtype=g.dtype, scale=config.scale, rotary_dims=config.rotary_dims if kind.rotated else 0,
+            interleaved=config.is_interleaved, window=kind.window, scheme=g.scheme,
         )
         for kind in config.layers
     )  # fmt: skip

@@ -12,7 +12,7 @@ from ..models.config import DecoderConfig
 from .backends import choose_for_model, installed_here, kernels_of, theta_of
 from .cache import attentions_of
 from .device import TorchDevice
-from .processor import HOST_BYTES, DeviceProcessor
+from .processor import DeviceProcessor
 from .support import require_supported
 
 
@@ -72,7 +72,6 @@ def open_device(
     choice = choose_for_model(config, geometry, seen.capability, installed_here(), canonical=False)
     name: Literal["triton", "flashinfer"] = "flashinfer" if choice.name == "flashinfer" else "triton"
     return DeviceProcessor(
-        TorchDevice(), kernels_of(name, theta_of(config)), seen.kind, memory_bytes=memory_bytes,
-        host_bytes=HOST_BYTES if host_bytes is None else host_bytes,
+        TorchDevice(), kernels_of(name, theta_of(config)), seen.kind, memory_bytes=memory_bytes, host_bytes=host_bytes,
         captures=name == "triton",  # FlashInfer plans on the host
     )  # fmt: skip

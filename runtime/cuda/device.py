@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ...cybergraph.errors import TierFull
+from .joined import joined
 
 ENTRY_DTYPE: Final = torch.int32
 """Type of the entries of block tables."""
@@ -67,7 +68,10 @@ class Device(Protocol):
         """
 
     def copy(self, pairs: Iterable[tuple[Tensor, Tensor]], stream: Stream) -> None:
-        """Queue copies of contiguous bytes, from pinned to device memory, back, or within it. Pairs: target, source."""
+        """Queue copies of contiguous bytes, from pinned to device memory, back, or within it. Pairs: target, source.
+
+        Raises `TierFull`.
+        """
 
     def upload(self, target: Tensor, entries: Sequence[int], stream: Stream) -> None:
         """Queue a copy of integers, which are taken over before this returns. Shape: target int32 [len(entries)]."""
@@ -149,17 +153,21 @@ class TorchDevice:
         try:
             return torch.empty(size_bytes, dtype=torch.uint8, pin_memory=True)
         except (RuntimeError, MemoryError) as error:
-            raise out_of_memory("page-locked host memory", size_bytes) from error
+            raise no_pinned(size_bytes) from error
 
     def copy(self, pairs: Iterable[tuple[Tensor, Tensor]], stream: Stream) -> None:
         """See `Device`."""
         with torch.cuda.stream(cast("TorchStream", stream).raw):
-            for target, source in pairs:
-                target.copy_(source, non_blocking=True)
+            for target, source in joined(pairs):
+                try:
+                    target.copy_(source, non_blocking=True)
+                except torch.OutOfMemoryError as error:
+                    raise out_of_memory("the device", target.nbytes) from error
 
     def upload(self, target: Tensor, entries: Sequence[int], stream: Stream) -> None:
         """See `Device`. The allocator of pinned memory gives the source to nobody else before the copy is done."""
-        source = torch.tensor(entries, dtype=ENTRY_DTYPE).pin_memory()
+        source = self.pinned(len(entries) * ENTRY_DTYPE.itemsize).view(ENTRY_DTYPE)
+        source.copy_(torch.tensor(entries, dtype=ENTRY_DTYPE))
         with torch.cuda.stream(cast("TorchStream", stream).raw):
             target.copy_(source, non_blocking=True)
 
@@ -187,5 +195,14 @@ def out_of_memory(where: str, size_bytes: int) -> TierFull:
     return TierFull(
         f"no room for {size_bytes} bytes in {where}",
         hint="give the device pool fewer bytes, or close what else uses the device",
+        size_bytes=size_bytes,
+    )
+
+
+def no_pinned(size_bytes: int) -> TierFull:
+    """Build the error for page-locked host memory that the system does not give."""
+    return TierFull(
+        f"the system gives no {size_bytes} bytes of page-locked host memory",
+        hint="raise its limit for this process, or that of the container; `serve --host-memory` asks for less",
         size_bytes=size_bytes,
     )

@@ -18,6 +18,7 @@ from ..pool import BlockPool, HostBlock, LeafSource, cut_leaves, put_leaves
 from ..rows import ARCHIVED
 from .device import ENTRY_DTYPE, Device
 from .devicerows import DeviceRows
+from .loading import Loading
 from .moves import SLOT_BYTES, SLOTS, Moves
 from .staging import HostRow
 
@@ -38,6 +39,7 @@ class DevicePool(DeviceRows, BlockPool):
         capacity_blocks: int,
         *,
         host_bytes: int = 0,
+        may_be_less: bool = False,
         executor: Executor | None = None,
         slot_bytes: int = SLOT_BYTES,
         slots: int = SLOTS,
@@ -49,8 +51,9 @@ class DevicePool(DeviceRows, BlockPool):
         super().__init__(device, geometry, capacity_blocks)
         self._own = None if executor else ThreadPoolExecutor(1, thread_name_prefix="load")
         self.moves = Moves(
-            self, executor or cast("Executor", self._own), host_bytes=host_bytes, slot_bytes=slot_bytes, slots=slots
-        )
+            self, executor or cast("Executor", self._own), host_bytes=host_bytes, may_be_less=may_be_less,
+            slot_bytes=slot_bytes, slots=slots,
+        )  # fmt: skip
 
     @classmethod
     def sized(
@@ -60,6 +63,7 @@ class DevicePool(DeviceRows, BlockPool):
         device_memory_bytes: int | None = None,
         *,
         host_bytes: int = 0,
+        may_be_less: bool = False,
         executor: Executor | None = None,
     ) -> Self:
         """Make a pool within `device_memory_bytes`, by default `FREE_PERCENT` of what is free. Raises `TierFull`."""
@@ -72,11 +76,23 @@ class DevicePool(DeviceRows, BlockPool):
                 hint="give the device pool more bytes, or choose a smaller block size",
                 device_memory_bytes=budget_bytes,
             )
-        return cls(device, geometry, budget_bytes // geometry.block_bytes, host_bytes=host_bytes, executor=executor)
+        return cls(
+            device, geometry, budget_bytes // geometry.block_bytes, host_bytes=host_bytes, may_be_less=may_be_less,
+            executor=executor,
+        )  # fmt: skip
+
+    @property
+    def host_bytes(self) -> int:
+        """Page-locked host memory for rows that leave it."""
+        return self.moves.host.count * self.geometry.block_bytes
+
+    def begin(self, source: LeafSource, leaves: Sequence[Sequence[Cid]], rows: Sequence[int]) -> Loading:
+        """See `BlockPool`: `Moves.load`."""
+        return self.moves.load(source, leaves, rows)
 
     def fill(self, source: LeafSource, leaves: Sequence[Sequence[Cid]], rows: Sequence[int]) -> None:
         """See `BlockPool`: the copies are queued by then, and those before them went on while others were verified."""
-        with self.moves.load(source, leaves, rows) as loading:
+        with self.begin(source, leaves, rows) as loading:
             if loading.finish() < len(rows) and loading.error is not None:
                 raise loading.error
 

@@ -36,19 +36,22 @@ class Moves:
         executor: Executor,
         *,
         host_bytes: int = 0,
+        may_be_less: bool = False,
         slot_bytes: int = SLOT_BYTES,
         slots: int = SLOTS,
     ) -> None:
         """Set page-locked memory aside. Raises `TierFull`.
 
         At least two `slots` of `slot_bytes` are for what comes up, `host_bytes` for rows that are kept below the
-        device. `executor` reads; it stays the caller's.
+        device: what there is of it, where that `may_be_less`. `executor` reads; it stays the caller's.
         """
         geometry = pool.geometry
         self.pool, self.device, self._executor = pool, pool.device, executor
         most_bytes = max(map(geometry.leaf_bytes, range(geometry.leaves_per_block)))
         self.ring = Slots(self.device, max(slot_bytes, most_bytes), slots)
-        self.host = Slots(self.device, geometry.block_bytes, host_bytes // geometry.block_bytes)
+        self.host = Slots(
+            self.device, geometry.block_bytes, host_bytes // geometry.block_bytes, may_be_fewer=may_be_less
+        )
         self._up, self._down = self.device.stream(), self.device.stream()
 
     def load(self, source: LeafSource, leaves: Sequence[Sequence[Cid]], rows: Sequence[int]) -> Loading:

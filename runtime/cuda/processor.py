@@ -23,7 +23,7 @@ from .step import DeviceSeats, DeviceStep
 from .workspace import Workspace
 
 HOST_BYTES: Final = 1 << 30
-"""Page-locked host memory for blocks that leave the pool, where no size is given."""
+"""Page-locked host memory for blocks that leave the pool, where no size is given and the system gives so much."""
 
 
 class DeviceProcessor:
@@ -36,14 +36,18 @@ class DeviceProcessor:
 
     def __init__(
         self, device: Device, kernels: Kernels, kind: str, *, memory_bytes: int | None = None,
-        host_bytes: int = HOST_BYTES, captures: bool = True,
+        host_bytes: int | None = None, captures: bool = True,
     ) -> None:  # fmt: skip
         """Take a device, of a `kind` that names domains. The pool gets `memory_bytes`, by default most of what is free.
 
-        With `captures`, small steps are captured and launched as a whole.
+        Below it are `host_bytes`, or by default `HOST_BYTES`, or what the system gives of these. With `captures`, small
+        steps are captured and launched as a whole.
         """
-        self.device, self.kind, self.host_bytes = device, kind, host_bytes
+        self.device, self.kind = device, kind
+        self.host_bytes, self._may_be_less = HOST_BYTES if host_bytes is None else host_bytes, host_bytes is None
         self.arithmetic = DeviceArithmetic(device, kernels)
+        self.refused_host_bytes = 0
+        """Of the default, what the system did not give."""
         self._kernels, self._memory_bytes, self._captures = kernels, memory_bytes, captures
         self._turns = cache(self._make_turns)
 
@@ -58,12 +62,21 @@ class DeviceProcessor:
         return DevicePool(self.device, geometry, capacity_blocks, slot_bytes=geometry.block_bytes, slots=2)
 
     def engine_pool(self, geometry: Geometry, capacity_tokens: int) -> DevicePool:  # noqa: ARG002 - memory bounds it
-        """See `Processor`. Made after the weights are where they are, it takes of what they left."""
-        return DevicePool.sized(self.device, geometry, self._memory_bytes, host_bytes=self.host_bytes)
+        """See `Processor`. Made after the weights are where they are, it takes of what they left.
+
+        Effects: `host_bytes` are lowered to what there is, where no size was given.
+        """
+        pool = DevicePool.sized(
+            self.device, geometry, self._memory_bytes, host_bytes=self.host_bytes, may_be_less=self._may_be_less
+        )
+        if self._may_be_less:
+            wanted_bytes = self.host_bytes // geometry.block_bytes * geometry.block_bytes
+            self.host_bytes, self.refused_host_bytes = pool.host_bytes, wanted_bytes - pool.host_bytes
+        return pool
 
     def memory(self, config: DecoderConfig, pool: BlockPool) -> Workspace:
         """See `Processor`."""
-        tables = self._turns(config.head_dim, config.rope_base, config.rope_scaling, config.max_positions)
+        tables = self._turns(config.rotary_dims, config.rope_base, config.rope_scaling, config.max_positions)
         return Workspace(cast("DevicePool", pool), config, self._kernels, tables, captures=self._captures)
 
     def sequence(self, config: DecoderConfig, pool: BlockPool, memory: WorkingMemory) -> Sequence:  # noqa: ARG002

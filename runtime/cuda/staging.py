@@ -51,10 +51,20 @@ class Slots:
     Every method may be called from any thread; a slot is for one thread at a time.
     """
 
-    def __init__(self, device: Device, slot_bytes: int, count: int) -> None:
-        """Set the memory aside. Raises `TierFull`."""
+    def __init__(self, device: Device, slot_bytes: int, count: int, *, may_be_fewer: bool = False) -> None:
+        """Set the memory aside: half as much, or half of that, where `may_be_fewer` and it is refused, down to none.
+
+        Raises `TierFull`.
+        """
+        memory: Tensor | None = None
+        while memory is None:
+            try:
+                memory = device.pinned(max(1, count * slot_bytes))
+            except TierFull:
+                if not may_be_fewer or not count:
+                    raise
+                count //= 2
         self.slot_bytes, self.count = slot_bytes, count
-        memory = device.pinned(max(1, count * slot_bytes))
         slots = (Slot(i, memory[i * slot_bytes : (i + 1) * slot_bytes]) for i in range(count))
         self._free: deque[Slot] = deque(slots)
         self._changed = Condition()

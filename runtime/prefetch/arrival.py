@@ -32,7 +32,7 @@ from ...cybergraph.verdict import Tier
 from ..pool import on_host
 from ..rows import ARCHIVED
 from ..sequence import Sequence as Cache
-from ..tiers import Residency, drop_failed
+from ..tiers import Miss, Residency, drop_failed
 from .intake import Leaves
 from .order import NeedOrder, need_order
 
@@ -83,6 +83,8 @@ class Arrival:
         self.watch: Watch = _unwatched
         self.steps: list[Step] = []
         """The blocks, checked in their places."""
+        self.kept_blocks = 0
+        """Those of them that are used, once it has started."""
         self.failed: tuple[int, CyberKVError] | None = None
         """The first block that will not come whole, and why."""
         self.is_whole = False
@@ -156,9 +158,11 @@ class Arrival:
         sequence.reserve(len(blocks) * size)
         # Counted once more: rows that the sequence gives back meanwhile must not be anybody else's yet.
         self._rows = [pool.retain(row) for row in sequence.table]
-        self._leaves = Leaves(blocks, self._rows, self._order(len(blocks)), pool, self._landing.add, self._changed)
+        self._leaves = Leaves(
+            blocks, self._rows, self._order(len(blocks)), pool, self._landing.add, self._lose, self._changed
+        )
         self._total_bytes = len(self._leaves.lacking) * pool.geometry.block_bytes // pool.geometry.leaves_per_block
-        self._missing, self._last_s = missing, self._clock_s()
+        self._missing, self._last_s, self.kept_blocks = missing, self._clock_s(), len(blocks)
         sequence.coming = self
         self._thread = Thread(target=self._bring, name="arrival", daemon=True)
         self._thread.start()
@@ -209,19 +213,28 @@ class Arrival:
                     self._give_up(PeerUnreachable(f"nothing came for {self._patience_s:g} s", cid=str(self.root_cid)))
             self.watch(self._leaves.arrived_bytes, self._total_bytes)
 
-    def cut(self) -> int:
-        """After a failure: go on with the blocks before it alone, and give their number.
-
-        Each layer is then taken anew. Rows of the blocks behind are let go.
-        """
+    def cut(self) -> Miss | None:
+        """See `Coming`. Rows of the blocks behind are let go."""
         with self._changed:
+            if self.failed is None:
+                return None
             self._changed.wait_for(lambda: self._read_here or self._ended)
-            limit, self.failed = self._leaves.limit, None
+            limit, (_, error), self.failed = self._leaves.limit, self.failed, None
             self._taken.clear()
             for block in range(limit, len(self._rows)):
                 self._sequence.pool.release(self._rows[block])
             del self._rows[limit:]
-            return limit
+        sequence, cid = self._sequence, error.data.get("cid")
+        if ARCHIVED in sequence.table[sequence.unread_blocks(limit) : limit]:
+            limit, sequence.coming = 0, None  # what a window sees there has no row, and may not be here
+        self.kept_blocks = limit
+        return Miss(limit * sequence.pool.geometry.block_size, error.message, str(cid) if cid else None, error)
+
+    def stop(self) -> bool:
+        """See `Coming`."""
+        has_come = self.has_come()
+        self.close()
+        return has_come
 
     def close(self) -> None:
         """Stop, store what was verified, and give everything back. Harmless after `finish`, and twice."""
@@ -274,8 +287,9 @@ class Arrival:
                     if all(str(cid) != bad for cid, _ in pairs):
                         raise
                     pairs = [pair for pair in pairs if str(pair[0]) != bad]
-            for cid in dict.fromkeys(cid for cid, _ in pairs):
-                self._leaves.arrive(cid)
+            for cid, view in dict(pairs).items():
+                if self._leaves.examine(cid, view):
+                    self._leaves.arrive(cid)
         with self._changed:
             self._read_here = True
             self._changed.notify_all()

@@ -13,8 +13,6 @@ from ..live import Live, Progress
 from ..pace import Pace
 from ..pool import on_host
 from ..reuse import taken
-from ..rows import ARCHIVED
-from ..tiers import Miss
 from .arrival import Arrival
 
 
@@ -45,19 +43,9 @@ def append_arriving(live: Live, arrival: Arrival, tokens: Tokens[int], progress:
     pace, engine.pace = engine.pace, Pace()  # how long a network takes says nothing about computing
     try:
         first = _begin(live, arrival)
-        kept = len(steps)
         size, marked = engine.geometry.block_size, len(live.counts.executed)
-        while True:
-            try:
-                live.append(everything[kept * size :], progress)
-                arrival.finish()
-                live.sequence.settle()
-                break
-            except CyberKVError as error:
-                if arrival.failed is None:
-                    raise
-                kept = _go_back(live, arrival, error)
-                del live.counts.executed[marked:]
+        live.append(everything[len(steps) * size :], progress)
+        _finish(arrival)
     except BaseException:
         if not arrival.has_come():
             live._cut_to(0)  # noqa: SLF001
@@ -65,6 +53,7 @@ def append_arriving(live: Live, arrival: Arrival, tokens: Tokens[int], progress:
     finally:
         engine.pace = pace
         arrival.close()
+    kept = arrival.kept_blocks
     exact = live.exact_blocks([step.cid for step in steps])
     came = [
         taken(
@@ -91,12 +80,11 @@ def _begin(live: Live, arrival: Arrival) -> int:
     return first
 
 
-def _go_back(live: Live, arrival: Arrival, error: CyberKVError) -> int:
-    """Keep what comes whole, and note why it ends there. Returns the number of blocks that are kept."""
-    kept, cid = arrival.cut(), error.data.get("cid")
-    unread = live.sequence.unread_blocks(kept)
-    if ARCHIVED in live.sequence.table[unread:kept]:  # what a window sees there has no row, and may not be here
-        kept, live.sequence.coming = 0, None
-    live.counts.misses.append(Miss(kept * live.engine.geometry.block_size, error.message, str(cid) if cid else None))
-    live._cut_to(kept)  # noqa: SLF001
-    return kept
+def _finish(arrival: Arrival) -> None:
+    """Wait for what the conversation does not use either, and is stored. What does not come is no miss any more."""
+    while True:
+        try:
+            return arrival.finish()
+        except CyberKVError:
+            if arrival.cut() is None:
+                raise

@@ -5,8 +5,10 @@ from threading import Condition
 from typing import Final
 
 from ...cybergraph.cid import Buffer, Cid
+from ...cybergraph.errors import NotFinite
 from ...cybergraph.nodes import Block
 from ...cybergraph.transfer.shape import check_leaf
+from ..finite import require_finite
 from ..pool import Pool
 from ..rows import ARCHIVED
 from .order import NeedOrder, Place
@@ -25,11 +27,14 @@ class Leaves:
 
     def __init__(
         self, blocks: Sequence[Block], rows: Sequence[int], order: NeedOrder, pool: Pool,
-        land: Callable[[Cid, Buffer], None], changed: Condition,
+        land: Callable[[Cid, Buffer], None], lose: Callable[[int, NotFinite], None], changed: Condition,
     ) -> None:  # fmt: skip
-        """`rows[i]` is the pool row of `blocks[i]`, or `ARCHIVED`; `land` takes each new leaf, to be stored."""
+        """`rows[i]` is the pool row of `blocks[i]`, or `ARCHIVED`; `land` takes each new leaf, to be stored.
+
+        `lose` is told the first block with numbers that nothing can go on from, and is to `cut` there.
+        """
         self.blocks, self._rows, self._pool = blocks, rows, pool
-        self._land, self.changed = land, changed
+        self._land, self._lose, self.changed = land, lose, changed
         self.stopped = False
         """Nothing is awaited any more."""
         self.arrived_bytes = 0
@@ -77,11 +82,23 @@ class Leaves:
                 return False
             for _, group in self._places[cid]:
                 check_leaf(cid, self._pool.geometry.leaf_bytes(group), memoryview(data).nbytes)
-            for block, group in self._places[cid]:
+            is_finite = self.examine(cid, data)
+            for block, group in self._places[cid] if is_finite else ():
                 if (row := self._rows[block]) != ARCHIVED and block < self.limit:
                     self._pool.leaves(row)[group][:] = memoryview(data).cast("B")
         self._land(cid, data)
-        self.arrive(cid)
+        if is_finite:
+            self.arrive(cid)
+        return True
+
+    def examine(self, cid: Cid, data: Buffer) -> bool:
+        """Look at the numbers of a leaf, and say whether they are all finite; else its blocks are lost."""
+        try:
+            for group in {group for _, group in self._places[cid]}:
+                require_finite(self._pool.geometry, group, cid, data)
+        except NotFinite as error:
+            self._lose(min(block for block, _ in self._places[cid]), error)
+            return False
         return True
 
     def arrive(self, cid: Cid) -> None:

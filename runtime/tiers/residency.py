@@ -7,7 +7,7 @@ store. What cannot be had ends the run with a reason, and the caller computes fr
 A thread that loads waits for nobody, and a thread that waits loads nothing: there is no deadlock.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from threading import Condition
 from typing import Final
 
@@ -17,6 +17,7 @@ from ...cybergraph.store.base import Store, not_found
 from ...cybergraph.verdict import Located, Place, Tier
 from ..pool import BlockPool, HostBlock
 from ..rows import ARCHIVED
+from .coming import BlocksComing, Run
 from .lease import Lease, Miss
 from .lower import Lower, Source, drop_failed
 from .moves import MoveLog
@@ -29,6 +30,10 @@ CACHED_BYTES: Final = 256 << 20
 
 def _private(block: Cid) -> bool:  # noqa: ARG001
     return False
+
+
+def _none(blocks: Sequence[Cid]) -> Collection[Cid]:  # noqa: ARG001
+    return ()
 
 
 class Residency:
@@ -44,19 +49,20 @@ class Residency:
         cached_bytes: int = CACHED_BYTES,
         sources: Sequence[Source] = (),
         may_ask: Callable[[Cid], bool] = _private,
+        own: Callable[[Sequence[Cid]], Collection[Cid]] = _none,
     ) -> None:
         """Take over the rows of `pool` that nobody uses.
 
         `host_bytes` bounds L1; 0 switches it off, which is right where the pool is host memory itself. `cached_bytes`
         bounds the rows in L0 that are kept without a user. `sources` are asked for what the store lacks, but only for
-        blocks of which `may_ask` says that their names may be told: by default for none.
+        blocks of which `may_ask` says that their names may be told: by default for none. `own` gives those of some
+        blocks that were computed here: the numbers of others are looked at when they are loaded, by default of all.
         """
         geometry = pool.geometry
         self.pool, self.store = pool, store
         self.log = MoveLog()
         self.lower = Lower(
-            store, model_cid, leaves_per_block=geometry.leaves_per_block, block_size=geometry.block_size,
-            sources=sources, may_ask=may_ask, log=self.log,
+            store, model_cid, geometry=geometry, sources=sources, may_ask=may_ask, own=own, log=self.log
         )  # fmt: skip
         self.shelf = Shelf(
             pool, self.log, self._write_down, self.lower.peers.holds, host_bytes=host_bytes, cached_bytes=cached_bytes
@@ -72,12 +78,15 @@ class Residency:
         prev: Cid | None = None,
         position_start: int = 0,
         unread: int = 0,
+        later: bool = False,
     ) -> Lease:
         """Have as many leading `blocks` in pool rows as verify and bind, and pin them for the lease.
 
         They follow block `prev` (None: the start of a conversation) and hold `tokens`, which are not compared if None.
         `position_start` is the position of the first token, for the miss. The first `unread` of them are checked and
         get no row (`ARCHIVED`): their leaves are in the store, and nobody is about to read them.
+        `later`: the last of them may be left on their way (`Lease.coming`), where the pool can wait layer by layer.
+        Whoever then has these asks for nothing more before they are over: others may wait for them.
 
         Effects: reads, and for what the store lacks asks peers; each block is loaded once, however many threads want
         it. Raises `TierFull` where every row is in use; after any error nothing is held.
@@ -94,7 +103,8 @@ class Residency:
                 rest = None if tokens is None else tokens[at * size :]
                 run = self._pin(lease, blocks, rest, before, position_start)
                 if run:
-                    self._load(lease, run, rest, before, position_start + at * size)
+                    leaves = later and at + len(run) == len(blocks)
+                    self._load(lease, run, rest, before, position_start + at * size, later=leaves)
         except BaseException:
             lease.close()
             raise
@@ -139,9 +149,10 @@ class Residency:
             return run
 
     def _load(
-        self, lease: Lease, run: list[Cid], tokens: Sequence[int] | None, prev: Cid | None, position: int
-    ) -> None:
-        """Read a run of blocks into rows of the lease, and name those that came."""
+        self, lease: Lease, run: list[Cid], tokens: Sequence[int] | None, prev: Cid | None, position: int, *,
+        later: bool,
+    ) -> None:  # fmt: skip
+        """Read a run of blocks into rows of the lease, and name those that came; or begin to, with `later`."""
         first, tick, claimed = len(lease.rows), self.shelf.tick, set[Cid]()
         try:
             with self.pool.lock:
@@ -153,6 +164,13 @@ class Residency:
             for cid, _ in zip(run, nodes, strict=False):
                 lease.add(cid, self.pool.allocate(), Tier.L2)
             rows = lease.rows[first:]
+            if later and rows and not self.lower.sources:  # peers are asked only once all that is here was read
+                source, leaves = self.lower.reading(run, nodes), [node.kv for node in nodes]
+                filling = self.pool.begin(source, leaves, rows)
+                if filling is not None:
+                    lease.coming = BlocksComing(self, filling, Run(run, nodes, rows, position))
+                    lease.miss = miss
+                    return
             loaded = self.lower.read(
                 run, nodes, lambda source, leaves: self.pool.fill(source, leaves, rows[: len(leaves)]), position, tick
             )
@@ -166,9 +184,20 @@ class Residency:
                 self.shelf.name(cid, node, lease.rows[i], stored=not borrowed, borrowed=borrowed)
             lease.miss = loaded.miss or miss
         finally:
-            with self.pool.lock:
-                self._flights -= claimed
-                self._changed.notify_all()
+            if lease.coming is None:
+                self.leave(claimed)
+
+    def name(self, run: Run, blocks: int) -> None:
+        """Let the first `blocks` of a run be found: their rows, which are in use, hold what was verified."""
+        for cid, node, row in zip(run.cids, run.nodes[:blocks], run.rows, strict=False):
+            self.log.add(cid, Tier.L2, Tier.L0, self.pool.geometry.block_bytes)
+            self.shelf.name(cid, node, row, stored=True)
+
+    def leave(self, claimed: Iterable[Cid]) -> None:
+        """Say that blocks are no more under way."""
+        with self.pool.lock:
+            self._flights.difference_update(claimed)
+            self._changed.notify_all()
 
     def warm(self, cid: Cid, prev: Cid | None = None) -> bool:
         """Bring one block, which follows `prev`, to host memory (L1), and say whether this call did.
@@ -205,9 +234,7 @@ class Residency:
         finally:
             if data is not None:
                 self.shelf.give_up(data)
-            with self.pool.lock:
-                self._flights -= claimed
-                self._changed.notify_all()
+            self.leave(claimed)
 
     def keep(self, cid: Cid, node: Block, row: int, *, dirty: bool = False) -> None:
         """Let a computed block be found by its CID. Its row is in use, holds canonical bytes and never changes again.
@@ -256,7 +283,7 @@ class Residency:
             if tier is None:
                 tier = Tier.L3 if cid in elsewhere else Tier.L2
                 if tier is Tier.L3 and (stale := self.lower.peers.stale(cid, self.shelf.tick)):
-                    return Located(places, (cid, stale))
+                    return Located(places, (cid, stale, None))
             places.append(Place(cid, tier, 0 if tier is Tier.L0 else size_bytes))
         return Located(places)
 

@@ -1,6 +1,7 @@
 """Sequences of random K and V in a pool whose every other number is NaN, so that whatever reads one shows."""
 
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -26,7 +27,12 @@ def attention(heads: int, kv_heads: int, head_dim: int, page_size: int, dtype: s
 
 
 def tables_of_turns(attention: Attention) -> tuple[Tensor, Tensor]:
-    planes = attention.rotary_dims // 2
+    return _turns(attention.rotary_dims // 2)
+
+
+@cache
+def _turns(planes: int) -> tuple[Tensor, Tensor]:
+    """Made once: nothing may come from the host while a step is captured."""
     speeds = 10000.0 ** (-torch.arange(planes) / max(1, planes))
     angles = torch.arange(POSITIONS)[:, None] * speeds[None, :]
     return angles.cos().to(DEVICE), angles.sin().to(DEVICE)

@@ -2,15 +2,18 @@
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Protocol
 
+import pytest
 import torch
 
+pytest.importorskip("transformers", reason="it makes the small models")
+
 from cyberkv.cybergraph.index import Index
-from cyberkv.cybergraph.store import MemoryStore
+from cyberkv.cybergraph.store import MemoryStore, Store
 from cyberkv.runtime.canonical import Domain
 from cyberkv.runtime.cuda import reference
 from cyberkv.runtime.cuda.device import TorchDevice
@@ -40,6 +43,13 @@ def changed(**functions: Callable[..., Any]) -> Any:
     return SimpleNamespace(**{**vars(reference), **functions})
 
 
+class Home(Protocol):
+    """What an engine records into: that of another one, for example."""
+
+    store: Store
+    index: Index
+
+
 @dataclass
 class Made:
     engine: Engine
@@ -53,7 +63,8 @@ class Engines:
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self.folder, self._stack = folder, stack
         self.registry = Registry(folder / "models")
-        self._homes = 0
+        self.homes = 0
+        """How many indices were made."""
 
     def record(self, family: str = "llama", **options: Any) -> Any:
         name = "-".join([family, *(f"{key}-{value}" for key, value in options.items())])
@@ -65,8 +76,8 @@ class Engines:
         return self.registry.find(name)
 
     def index(self) -> Index:
-        self._homes += 1
-        return self._stack.enter_context(Index(self.folder / f"index-{self._homes}"))
+        self.homes += 1
+        return self._stack.enter_context(Index(self.folder / f"index-{self.homes}"))
 
     def host(self, family: str = "llama", **options: Any) -> Engine:
         return build_engine(
@@ -76,9 +87,13 @@ class Engines:
 
     def device(
         self, family: str = "llama", *, functions: Any = reference, domain: Domain | None = SOUND, blocks: int = 64,
-        host_blocks: int = 4, captures: bool = True, beside: Engine | None = None, **options: Any,
+        host_blocks: int = 4, captures: bool = True, beside: Home | None = None, by_layer: bool = False,
+        **options: Any,
     ) -> Made:  # fmt: skip
-        """Make one; `beside` another, it has the same store and index, and nothing else."""
+        """Make one; `beside` another, it has the same store and index, and nothing else.
+
+        `by_layer`, each layer has a leaf of its own, and not all of them one.
+        """
         record, device = self.record(family, **options), InlineDevice()
         block_bytes = Geometry.from_model(record.identity).block_bytes
         on_gpu = torch.cuda.is_available() and functions is kernels()
@@ -88,5 +103,8 @@ class Engines:
             host_bytes=host_blocks * block_bytes, captures=captures,
         )  # fmt: skip
         loaded = self.registry.load(record, processor.arithmetic)
+        if by_layer:
+            identity = replace(loaded.identity, layers_per_leaf=1)
+            loaded = replace(loaded, identity=identity, cid=identity.cid(), geometry=Geometry.from_model(identity))
         store, index = (MemoryStore(), self.index()) if beside is None else (beside.store, beside.index)
         return Made(build_engine(loaded, store, index, domain=domain, processor=processor), device)

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cyberkv.runtime.cuda.device import ENTRY_DTYPE, Device, Stream, out_of_memory
+from cyberkv.runtime.cuda.device import ENTRY_DTYPE, Device, Stream, no_pinned, out_of_memory
 
 HOST = 0
 Clock = dict[int, int]
@@ -155,7 +155,7 @@ class FakeDevice:
     def pinned(self, size_bytes: int) -> Tensor:
         with self.enters("pinned"):
             if size_bytes > self.left_pinned_bytes:
-                raise out_of_memory("page-locked host memory", size_bytes)
+                raise no_pinned(size_bytes)
             self.left_pinned_bytes -= size_bytes
             return self._fresh(size_bytes, 0xDD)
 

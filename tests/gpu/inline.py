@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from cyberkv.runtime.cuda.device import ENTRY_DTYPE, out_of_memory
+from cyberkv.runtime.cuda.device import ENTRY_DTYPE, no_pinned, out_of_memory
+from tests.gpu.placed import OnDevice, placed, plain
 
 
 class Now:
@@ -71,6 +72,8 @@ class Tape(TorchDispatchMode):
 @dataclass
 class InlineDevice:
     left_bytes: int = 1 << 30
+    left_pinned_bytes: int = 1 << 40
+    """More is refused at once, and none of it is counted as taken."""
     fails_at: int = 0
     """The launch, of a kernel or of what was captured, with this number raises `failure`."""
     failure: BaseException = field(default_factory=lambda: torch.OutOfMemoryError("no memory"))
@@ -84,9 +87,11 @@ class InlineDevice:
     def empty(self, size_bytes: int) -> Tensor:
         if size_bytes > self.left_bytes:
             raise out_of_memory("the device", size_bytes)
-        return torch.full((size_bytes,), 0xFF, dtype=torch.uint8)  # NaN in every type
+        return placed(torch.full((size_bytes,), 0xFF, dtype=torch.uint8))  # NaN in every type
 
     def pinned(self, size_bytes: int) -> Tensor:
+        if size_bytes > self.left_pinned_bytes:
+            raise no_pinned(size_bytes)
         return torch.full((size_bytes,), 0xFF, dtype=torch.uint8)
 
     def copy(self, pairs: Iterable[tuple[Tensor, Tensor]], stream: Any) -> None:
@@ -103,7 +108,7 @@ class InlineDevice:
     def put(self, tensor: Tensor) -> Tensor:
         if tensor.nbytes > self.left_bytes:
             raise out_of_memory("the device", tensor.nbytes)
-        return tensor
+        return placed(tensor)
 
     def capture(self, run: Callable[[], object]) -> Tape:
         self.tape = Tape(self.launched)
@@ -121,13 +126,15 @@ class InlineDevice:
             raise self.failure
 
     def launch(self, kernel: Callable[..., Any], *args: Any) -> Any:
-        """Launch a kernel: one operation, whatever it does inside."""
+        """Launch a kernel: one operation, whatever it does inside. It takes nothing of the host's memory."""
         self.launched()
+        assert not any(isinstance(each, Tensor) and not isinstance(each, OnDevice) for each in args)
+        given = [plain(each) for each in args]
         if self.tape is None:
-            return kernel(*args)
+            return placed(kernel(*given))
         tape = self.tape
         with torch._C._DisableTorchDispatch():
-            return tape.note(lambda: kernel(*args), args)
+            return placed(tape.note(lambda: kernel(*given), given))
 
 
 class Launches:

@@ -53,6 +53,33 @@ def test_neighbours_and_their_order_change_no_bit(a) -> None:
         assert same_bits(some.prefill(q[requests], [starts[r] for r in requests]), filled[requests])
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of numpy, in place of a device
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_neighbour_that_is_no_number_changes_no_bit(bad: float) -> None:
+    made = case(PLAIN, [40, 40])
+    q = made.ask(4)
+    decoded, filled = made.decode(q[:, 0]), made.prefill(q, [36, 36])
+    for position in range(40):
+        made.slot(1, position).fill_(bad)
+    asked = q.clone()
+    asked[1] = bad
+    for before, after in ((decoded, made.decode(asked[:, 0])), (filled, made.prefill(asked, [36, 36]))):
+        assert same_bits(before[0], after[0])
+        assert after[1].isnan().all()
+
+
+def test_pages_that_two_have_in_common_are_read_as_if_each_had_its_own() -> None:
+    made = case(PLAIN, [40, 40])
+    made.tables[1, :2] = made.tables[0, :2]
+    q = made.ask(4)
+    decoded, filled = made.decode(q[:, 0]), made.prefill(q, [36, 36])
+    for request in (0, 1):
+        alone = made.only([request])
+        assert same_bits(alone.decode(q[[request], 0]), decoded[[request]])
+        assert same_bits(alone.prefill(q[[request]], [36]), filled[[request]])
+    assert not same_bits(made.only([1]).decode(q[[0], 0]), decoded[[0]])  # the third page is its own
+
+
 def test_control_another_length_changes_bits() -> None:
     made = case(PLAIN, [264])
     q = made.ask(1)[:, 0]

@@ -104,3 +104,13 @@ print(len(set(rows)), len(set(steps)), len({*rows, other}))
 def test_one_program_is_compiled_for_any_number_of_rows(tmp_path: Path) -> None:
     """What triton compiles a kernel for, of what it is launched with: the last is a matrix of another size."""
     assert uninterpreted(tmp_path, "-c", PREPARED).split() == ["1", "1", "2"]
+
+
+@pytest.mark.slow
+def test_one_program_of_each_kernel_is_compiled_for_any_step(tmp_path: Path) -> None:
+    """Whatever the parts, their rows and the width of tables: else a step would wait for a compiler now and then, and
+    canonical rows would not all go through the same instructions."""
+    said = dict(
+        line.split() for line in uninterpreted(tmp_path, str(Path(__file__).with_name("absent.py"))).splitlines()
+    )
+    assert said == dict.fromkeys(("decode_panels", "merge_panels", "prefill_tiles", "append_slots"), "1")

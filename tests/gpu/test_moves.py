@@ -16,6 +16,7 @@ from cyberkv.cybergraph.store import DiskStore
 from cyberkv.runtime.cuda.device import TorchDevice
 from cyberkv.runtime.cuda.devicepool import FREE_PERCENT, PADDING, BlockTables, DevicePool
 from cyberkv.runtime.cuda.devicerows import DeviceRows
+from cyberkv.runtime.cuda.moves import SLOT_BYTES, SLOTS
 from cyberkv.runtime.geometry import Geometry
 from cyberkv.runtime.pool import HeapBlock, Pool
 from cyberkv.runtime.rows import ARCHIVED
@@ -61,6 +62,23 @@ def test_the_pool_takes_the_memory_it_is_given_or_a_share_of_what_is_free() -> N
             DevicePool.sized(device, GEOMETRY, asked_bytes)
     with pytest.raises(TierFull, match="page-locked"):
         DevicePool(device, GEOMETRY, 1, host_bytes=1 << 40)
+
+
+@pytest.mark.parametrize("room_blocks", [0, 1, 3, 4, 12])
+def test_below_the_device_is_as_much_as_the_system_gives(room_blocks: int) -> None:
+    """Where it may be less: half, or half of that. The control: where a size was asked for, it is an error."""
+    ring_bytes = SLOTS * SLOT_BYTES
+    device = FakeDevice(Random(0), pinned_bytes=ring_bytes + max(1, room_blocks * BLOCK_BYTES))
+    pool = DevicePool(device, GEOMETRY, 4, host_bytes=12 * BLOCK_BYTES, may_be_less=True)
+    assert pool.host_bytes == {0: 0, 1: 1, 3: 3, 4: 3, 12: 12}[room_blocks] * BLOCK_BYTES
+    device.left_pinned_bytes = ring_bytes + max(1, room_blocks * BLOCK_BYTES)
+    if room_blocks < 12:
+        with pytest.raises(TierFull, match="page-locked"):
+            DevicePool(device, GEOMETRY, 4, host_bytes=12 * BLOCK_BYTES)
+    device.left_pinned_bytes = ring_bytes - 1
+    with pytest.raises(TierFull, match="page-locked") as refused:
+        DevicePool(device, GEOMETRY, 4, host_bytes=12 * BLOCK_BYTES, may_be_less=True)
+    assert "limit" in str(refused.value.hint)
 
 
 @given(data=st.data())

@@ -54,6 +54,14 @@ def test_kernels_agree_with_the_reference_in_many_shapes(a: Attention) -> None:
     check(a, [600, 257, 1], [250, 256, 0], 60)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("a", [COVERING[0], COVERING[1], COVERING[6]], ids=name_of)
+@pytest.mark.parametrize("edge", [16, 32, 128, 256, 512])
+def test_kernels_agree_with_the_reference_around_the_ends_of_pages_tiles_and_panels(a: Attention, edge: int) -> None:
+    lengths = [edge - 1, edge, edge + 1]
+    check(a, lengths, [length - 3 for length in lengths], 5)
+
+
 @pytest.mark.parametrize(
     "wrong",
     [{"scale": 0.13}, {"window": 49}, {"softcap": 5.1}, {"rotary_dims": 30}, {"interleaved": False}, {"rotated": True}],

@@ -102,8 +102,8 @@ class World:
         return Remote(self.remote.blocks)
 
     def go_on(self, here: Engine, peer: Remote, tokens: Sequence[int] = MORE, **options: Any) -> Live:
-        watch = options.pop("watch", None)
-        arrival = Arrival(here.store, here.index, self.root, [peer], **options)
+        watch, root = options.pop("watch", None), options.pop("root", self.root)
+        arrival = Arrival(here.store, here.index, root, [peer], **options)
         live = Live(here)
         try:
             arrival.watch = watch or arrival.watch

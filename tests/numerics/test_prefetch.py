@@ -11,9 +11,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cyberkv.cybergraph.chain import missing
+from cyberkv.cybergraph.chain import build_root, load_root, missing
 from cyberkv.cybergraph.cid import Buffer, Cid
 from cyberkv.cybergraph.errors import IdentityMismatch, OutOfRange, PeerUnreachable, TierFull
+from cyberkv.cybergraph.identity import Difference
+from cyberkv.cybergraph.nodes import Block
 from cyberkv.cybergraph.staging import Room
 from cyberkv.cybergraph.transfer import fetch
 from cyberkv.cybergraph.verdict import Tier, Verdict
@@ -21,6 +23,7 @@ from cyberkv.runtime.live import Live
 from cyberkv.runtime.models.registry import LoadedModel
 from cyberkv.runtime.prefetch import Arrival, append_arriving
 from tests.numerics.arriving import BLOCKS, GROUPS, MORE, Remote, World
+from tests.numerics.poison import forge
 
 
 @pytest.fixture(scope="module")
@@ -346,3 +349,23 @@ def test_refused_before_anything_moves(world_of: Callable[..., World]) -> None:
     with pytest.raises(OutOfRange, match="vocabulary"):
         world.go_on(world.home(), peer, [1_000_000])
     assert world.order(peer) == []
+
+
+@pytest.mark.parametrize("here_before", [False, True])
+@pytest.mark.parametrize(("block", "group"), [(0, 2), (4, 0), (8, 1)])
+def test_numbers_that_are_not_finite_end_reuse_there(world: World, block: int, group: int, here_before: bool) -> None:
+    peer, here = world.peer(), world.home()
+    blocks = forge(peer.blocks, peer.blocks, world.blocks, {(block, group): (3, float("inf"))})
+    root = load_root(peer.blocks, world.root)
+    forged = build_root(
+        peer.blocks, model=root.model, block_size=16, blocks=blocks, tail=root.tail, title="", created="",
+        payload_bytes=root.bytes,
+    )  # fmt: skip
+    leaf = Block.decode(peer.blocks.get(blocks[block])).kv[group]
+    if here_before:
+        here.store.put(leaf, peer.blocks.get(leaf))
+    live = world.go_on(here, peer, root=forged)
+    assert [(miss.position_start, miss.cid) for miss in live.counts.misses] == [(16 * block, str(leaf))]
+    assert live.counts.executed[block].difference == Difference("key", "finite", "inf")
+    assert here.store.has(leaf)
+    world.check(live)

@@ -7,10 +7,13 @@ from ....cybergraph.errors import UnsupportedModel
 from ...quant import DTYPES
 from ..support import DTYPES as KERNEL_DTYPE_NAMES
 from ..support import LEAST_CAPABILITY_BF16, Attention, require_supported
+from .tiles import chunk_tiles, tile_rows
 
 KERNEL_DTYPES = {DTYPES[name] for name in KERNEL_DTYPE_NAMES}
 MOST_COLUMNS = 1 << 15
 """A row that is normalised lies in the registers of one program."""
+MOST_TILES = 65535
+"""Programs of a grid's last dimension."""
 WORD_BYTES = 4
 
 
@@ -81,6 +84,8 @@ def require_prefill(
     require(q.ndim == 4, "q.shape", tuple(q.shape), "of four dimensions")
     batch = q.shape[0]
     _require_pages(kv, tables, batch, attention)
+    fits = chunk_tiles(attention, q.shape[1]) <= MOST_TILES
+    require(fits, "q.shape", tuple(q.shape), f"of at most {(MOST_TILES - 1) * tile_rows(attention)} rows")
     _require_tensor("q", q, (batch, q.shape[1], attention.heads, attention.head_dim), kv.dtype, kv.device)
     _require_tensor("starts", starts, (batch,), torch.int32, kv.device)
     _require_tensor("lengths", lengths, (batch,), torch.int32, kv.device)

@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tables_request"], do_not_specialize_on_alignment=["tables", "requests", "positions"])
 def append_slots(
     kv,
     k,
@@ -40,7 +40,7 @@ def append_slots(
         tl.store(to + kv_part + column, tl.load(v + row * v_row + head * v_head + column, mask=inside), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["indices"])
 def copy_words(
     source, target, indices, source_row, target_row, words, gather: tl.constexpr, block: tl.constexpr
 ):  # fmt: skip

@@ -1,5 +1,9 @@
 # mypy: ignore-errors
-"""One new row of each of many sequences over their pages: every panel by itself, then joined in ascending order."""
+"""One new row of each of many sequences over their pages: every panel by itself, then joined in ascending order.
+
+What differs from step to step, how many panels and where integers lie, is nothing that a kernel is compiled for: so a
+model has one program, which is there after the first step.
+"""
 
 import triton
 import triton.language as tl
@@ -8,7 +12,9 @@ from .panel import PANEL_KEYS, attend_panel, join
 from .rows import load_parts
 
 
-@triton.jit
+@triton.jit(
+    do_not_specialize=["tables_request", "panels"], do_not_specialize_on_alignment=["tables", "lengths", "bases"]
+)
 def decode_panels(
     q,
     kv,
@@ -60,7 +66,7 @@ def decode_panels(
         tl.store(lses + slot, lse, mask=real)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["panels"], do_not_specialize_on_alignment=["lengths"])
 def merge_panels(
     outs, lses, lengths, result, panels, window, head_dim: tl.constexpr, padded_dim: tl.constexpr
 ):  # fmt: skip

@@ -18,7 +18,7 @@ from .decode import decode_panels, merge_panels
 from .panel import PANEL_KEYS
 from .prefill import prefill_tiles
 from .rowwise import linear, rms_norm, silu_mul
-from .tiles import UNFUSED, decode_cut, factors, options, power_of_two, prefill_cut, shape_of, tile_rows, window
+from .tiles import UNFUSED, chunk_tiles, decode_cut, factors, options, power_of_two, prefill_cut, shape_of, window
 
 __all__ = [
     "append_rows", "gather_rows", "linear", "paged_decode", "paged_prefill", "rms_norm", "scatter_rows", "silu_mul",
@@ -79,9 +79,7 @@ def paged_prefill(
     if batch * rows == 0:
         return result
     cut = prefill_cut(attention)
-    # A chunk that begins inside a tile may reach into one more.
-    tiles = (rows - 1) // tile_rows(attention) + 2
-    prefill_tiles[(batch, attention.kv_heads, tiles)](
+    prefill_tiles[(batch, attention.kv_heads, chunk_tiles(attention, rows))](
         q, kv, tables, starts, lengths, bases, cos, sin, result,
         q.stride(0), q.stride(1), q.stride(2), *kv.stride()[:4], tables.stride(0), cos.stride(0), rows,
         *factors(attention), window(attention),

@@ -2,7 +2,7 @@
 """Chunks of rows over the pages of what came before and of themselves.
 
 Rows are cut into tiles at multiples of the tile's size counted from position 0, not from the beginning of the chunk: so
-where a row lies in its tile, too, depends on its position alone.
+where a row lies in its tile, too, depends on its position alone. And there is one program for chunks of any length.
 """
 
 import triton
@@ -12,7 +12,10 @@ from .panel import PANEL_KEYS, attend_panel, join
 from .rows import load_parts
 
 
-@triton.jit
+@triton.jit(
+    do_not_specialize=["tables_request", "rows_count"],
+    do_not_specialize_on_alignment=["tables", "starts", "lengths", "bases"],
+)
 def prefill_tiles(
     q,
     kv,
@@ -38,13 +41,16 @@ def prefill_tiles(
     window,
     shape: tl.constexpr,
 ):
-    """Grid: (requests, kv_heads, tiles). Writes the result [requests, rows, heads, head_dim] of rows that are real."""
+    """Grid: (requests, kv_heads, tiles). Writes the result [requests, rows, heads, head_dim] of rows that are real.
+
+    The last tiles see most keys and begin first, so that none of them is left over at the end.
+    """
     request = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     start = tl.load(starts + request)
     end = tl.minimum(tl.load(lengths + request), start + rows_count)
     tile_rows: tl.constexpr = shape.lanes // shape.group
-    first = (start // tile_rows + tl.program_id(2)) * tile_rows
+    first = (start // tile_rows + tl.num_programs(2) - 1 - tl.program_id(2)) * tile_rows
     if first < end:
         base = tl.load(bases + request)
         lane = tl.arange(0, shape.lanes)

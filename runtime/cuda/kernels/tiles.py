@@ -76,6 +76,11 @@ def tile_rows(attention: Attention) -> int:
     return prefill_cut(attention).lanes // attention.group
 
 
+def chunk_tiles(attention: Attention, rows: int) -> int:
+    """Programs that a chunk of rows takes of each KV head: one that begins inside a tile may reach into one more."""
+    return (rows - 1) // tile_rows(attention) + 2
+
+
 @dataclass(frozen=True, slots=True)
 class Shape:
     """What a kernel of attention is compiled for, beside the element type: one constant, whose fields it reads."""
