@@ -59,6 +59,7 @@ def report(target: str, folder: Path) -> list[Line]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # on a machine that is busy with the other targets
 @pytest.mark.parametrize("target", MOST_SHARED_BYTES)
 def test_kernels_compile_within_limits(target: str, tmp_path: Path) -> None:
     lines = report(target, tmp_path)
