@@ -10,9 +10,10 @@ import pytest
 from click.testing import CliRunner
 
 from cyberkv.cli.main import cli
+from cyberkv.cybergraph.access import passphrase
 from cyberkv.cybergraph.cid import Cid
 from cyberkv.cybergraph.store import DiskStore
-from tests.cli import once
+from tests import once
 from tests.numerics.tiny import tiny_model
 
 
@@ -76,6 +77,19 @@ class Command:
 @pytest.fixture(autouse=True)
 def once_each(monkeypatch: pytest.MonkeyPatch) -> None:
     once.remember(monkeypatch)
+
+
+@pytest.fixture
+def answers_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `doctor`, too, take the known answer that was found before: for tests that are not about it."""
+    once.remember_answers(monkeypatch)
+
+
+@pytest.fixture(autouse=True)
+def weak_passphrases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The least that is taken, not what is chosen: commands and keys in tests are many."""
+    monkeypatch.setattr(passphrase, "MEMORY_KIB", passphrase.LEAST_MEMORY_KIB)
+    monkeypatch.setattr(passphrase, "PASSES", passphrase.LEAST_PASSES)
 
 
 @pytest.fixture(scope="session")

@@ -1,14 +1,13 @@
 """Conversations over days and processes: a timeline, finding by date, and going on from an old turn."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from cyberkv.cli.context import Session
 from tests.cli.conftest import STORY, Command
+from tests.forked import Forked
 
 SIZE = 16
 
@@ -92,8 +91,10 @@ def test_yesterday_is_found_gone_on_from_and_forked(cyberkv: Command, days: Days
     assert recorded["tokens_reused"] >= 3 * SIZE  # nothing of the days before is computed again, but a tail
 
     def later(*args: str) -> str:
-        line = [sys.executable, "-m", "cyberkv.cli", "--home", str(cyberkv.home), "--json", *args]
-        return subprocess.run(line, check=True, capture_output=True, text=True, timeout=120).stdout
+        process = Forked(["--home", cyberkv.home, "--json", *args])
+        stdout: str = process.communicate()[0]
+        assert process.returncode == 0
+        return stdout
 
     # Another process, at another time: the real one.
     assert [each["day"] for each in map(json.loads, later("log").splitlines())] == [now[:10] for now in turns]

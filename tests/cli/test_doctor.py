@@ -152,6 +152,7 @@ def test_what_is_real_here_and_what_is_not(story: Command, monkeypatch: pytest.M
     assert "cyberkv[retrieval]" in page
 
 
+@pytest.mark.usefixtures("answers_once")
 def test_each_tier_is_timed(story: Command, elsewhere: Command, tmp_path: Path) -> None:
     tiers = story.json("doctor")["tiers"]
     assert [each["tier"] for each in tiers] == ["L0", "L1", "L2"]
@@ -166,6 +167,7 @@ def test_each_tier_is_timed(story: Command, elsewhere: Command, tmp_path: Path) 
     assert "L3" in elsewhere("doctor", "--from", car).stdout
 
 
+@pytest.mark.usefixtures("answers_once")
 def test_a_private_block_is_named_to_nobody(story: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Cid] = []
 
@@ -187,6 +189,7 @@ def test_a_private_block_is_named_to_nobody(story: Command, monkeypatch: pytest.
     assert len(asked) > 2  # the control: what is public may be asked for
 
 
+@pytest.mark.usefixtures("answers_once")
 def test_a_peer_that_is_down_is_said_with_the_age_of_what_is_believed(
     story: Command, elsewhere: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

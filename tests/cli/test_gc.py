@@ -2,9 +2,8 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
@@ -13,6 +12,7 @@ from cyberkv.cybergraph.cid import Cid
 from cyberkv.cybergraph.errors import TierFull
 from cyberkv.cybergraph.store import DiskStore
 from tests.cli.conftest import STORY, Command
+from tests.forked import Forked
 
 OTHER = "A tide of violet letters rolled over the sleeping harbour and nobody woke. " * 2
 SLOT_BYTES = 12288  # 16 tokens of the small model
@@ -200,12 +200,8 @@ def test_gc_of_a_damaged_conversation_refuses(story: Command) -> None:
 def test_gc_beside_a_recording_refuses_and_changes_nothing(story: Command) -> None:
     story("forget", "story")
     before = story.json("stats")["leaves"]
-    with subprocess.Popen(
-        [sys.executable, "-m", "cyberkv.cli", "--home", str(story.home), "--json", "chat"],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    ) as process:  # fmt: skip
+    with Forked(["--home", story.home, "--json", "chat"], stdin=PIPE) as process:
         assert process.stdin is not None
-        assert process.stdout is not None
         process.stdin.write("/root\n")
         process.stdin.flush()
         assert json.loads(process.stdout.readline())["root"] == ""

@@ -10,18 +10,14 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Command
+from tests.forked import Forked
 
 PROGRAM = [sys.executable, "-m", "cyberkv.cli"]
 FILLER = "The sea was calm and the night was long, and nobody spoke for a while. " * 20
 
 
-def start(home: Path, *args: str) -> "subprocess.Popen[bytes]":
-    return subprocess.Popen(
-        [*PROGRAM, "--home", str(home), *args],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+def start(home: Path, *args: str) -> Forked:
+    return Forked(["--home", home, *args], text=False)
 
 
 def test_the_installed_script_is_the_same_program() -> None:
@@ -63,7 +59,6 @@ def test_ctrl_c_while_answering_keeps_what_was_said(cyberkv: Command) -> None:
     process = start(
         cyberkv.home, "run", FILLER, "--name", "talk", "--max-tokens", "100000", "--temperature", "3",
     )  # fmt: skip
-    assert process.stdout is not None
     first = os.read(process.stdout.fileno(), 1)
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate()
@@ -92,7 +87,8 @@ def test_ctrl_c_before_anything_was_recorded_records_nothing(cyberkv: Command) -
 
 def test_a_reader_that_leaves_is_no_error_to_talk_about(cyberkv: Command) -> None:
     cyberkv("prefill", "-", "--name", "long", stdin=FILLER)
-    with start(cyberkv.home, "walk", "long", "--json") as process:
+    line = [*PROGRAM, "--home", str(cyberkv.home), "walk", "long", "--json"]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         os.read(process.stdout.fileno(), 1)

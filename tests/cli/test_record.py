@@ -18,7 +18,7 @@ from cyberkv.runtime.canonical import CHUNK_TOKENS
 from cyberkv.runtime.live import Live
 from cyberkv.runtime.pace import Pace
 from cyberkv.runtime.steps.drafting import PromptLookup
-from tests.cli import once
+from tests import once
 from tests.cli.conftest import STORY, Command
 
 KEYS = {

@@ -21,16 +21,14 @@ from cyberkv.cybergraph.chain import closure, load_root
 from cyberkv.cybergraph.cid import Cid
 from cyberkv.cybergraph.store import DiskStore
 from tests.cli.conftest import STORY, Command
+from tests.forked import Forked
 from tests.wire.liar import Exchange, lying
 
 PROGRAM = [sys.executable, "-m", "cyberkv.cli"]
 
 
-def start(home: Path, *line: object, stdin: int = subprocess.DEVNULL) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        [*PROGRAM, "--json", "--home", str(home), *map(str, line)],
-        stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+def start(home: Path, *line: object, stdin: int = subprocess.DEVNULL) -> Forked:
+    return Forked(["--json", "--home", home, *line], stdin=stdin)
 
 
 def finish(home: Path, *line: object, code: int = 0) -> dict[str, Any]:
@@ -45,7 +43,6 @@ def finish(home: Path, *line: object, code: int = 0) -> dict[str, Any]:
 def serving(home: Path) -> Iterator[str]:
     process = start(home, "serve", "--listen", "127.0.0.1:0")
     try:
-        assert process.stdout is not None
         yield json.loads(process.stdout.readline())["url"]
     finally:
         process.send_signal(signal.SIGINT)
@@ -118,11 +115,7 @@ def test_an_address_that_is_none(story: Command, address: str) -> None:
 
 
 def test_a_person_sees_the_url_alone_on_stdout_and_is_told_that_nothing_is_published(story: Command) -> None:
-    process = subprocess.Popen(
-        [*PROGRAM, "--home", str(story.home), "serve", "--listen", "[::1]:0" if has_ipv6() else "127.0.0.1:0"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert process.stdout is not None
+    process = Forked(["--home", story.home, "serve", "--listen", "[::1]:0" if has_ipv6() else "127.0.0.1:0"])
     url = process.stdout.readline()
     process.send_signal(signal.SIGINT)
     stdout, stderr = process.communicate()

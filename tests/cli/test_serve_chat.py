@@ -28,7 +28,6 @@ ASK = {"role": "user", "content": "How many ships?"}
 def chat_server(home: Path, *options: object) -> Iterator[str]:
     process = start(home, "serve", "--chat", "--listen", "127.0.0.1:0", *options)
     try:
-        assert process.stdout is not None
         line = process.stdout.readline()
         assert line, process.communicate()
         yield json.loads(line)["chat"]

@@ -20,6 +20,7 @@ from cyberkv.cybergraph.store import DiskStore, MemoryStore
 from tests.cli.conftest import Command
 from tests.cli.test_serve import PROGRAM, start, status
 from tests.compat.certificate import make_certificate
+from tests.forked import Forked
 from tests.unit.test_carcontent import CBOR_CID, FOREIGN, LEAF, LEAF_CID, PB_CID, car
 from tests.wire.synthetic import contents, record
 
@@ -153,7 +154,6 @@ def test_certificates_that_cannot_be_used(story: Command, tmp_path: Path) -> Non
 
 def test_listening_everywhere_it_prints_an_address_that_can_be_used(tmp_path: Path, foreign: Path) -> None:
     process = start(tmp_path / "none", "serve", "--car", foreign, "--listen", "0.0.0.0:0")
-    assert process.stdout is not None
     url = json.loads(process.stdout.readline())["url"]
     assert "//0.0.0.0" not in url
     assert status(f"{url}/ipfs/{LEAF_CID}?format=raw") == 200
@@ -163,11 +163,7 @@ def test_listening_everywhere_it_prints_an_address_that_can_be_used(tmp_path: Pa
 
 
 def test_a_reader_of_the_url_alone(tmp_path: Path, foreign: Path) -> None:
-    process = subprocess.Popen(
-        [*PROGRAM, "--home", str(tmp_path / "none"), "-q", "serve", "--car", str(foreign), "--listen", "127.0.0.1:0"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert process.stdout is not None
+    process = Forked(["--home", tmp_path / "none", "-q", "serve", "--car", foreign, "--listen", "127.0.0.1:0"])
     assert status(process.stdout.readline().strip() + "/healthz") == 200
     process.send_signal(signal.SIGINT)
     assert process.communicate() == ("", "")

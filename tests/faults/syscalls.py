@@ -189,9 +189,13 @@ def _is_there(path: Path) -> bool:
 
 
 def _path(pid: int, address: int) -> Path:
+    text = b""
     with Path(f"/proc/{pid}/mem").open("rb", buffering=0) as memory:
         memory.seek(address)
-        return Path(os.fsdecode(memory.read(4096 - address % 4096).split(b"\0")[0]))
+        # Page by page: a path may go on in the next one, and behind its end there may be none.
+        while b"\0" not in text and (more := memory.read(4096 - (address + len(text)) % 4096)):
+            text += more
+    return Path(os.fsdecode(text.split(b"\0")[0]))
 
 
 def _child(theirs: Connection, work: Work, folder: Path, parent: int) -> None:

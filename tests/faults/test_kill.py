@@ -1,12 +1,16 @@
 """A process that is killed before any change to a file: nothing acknowledged is lost, nothing wrong is served."""
 
+import ctypes
+import os
 import shutil
+from mmap import PAGESIZE, mmap
+from pathlib import Path
 
 import pytest
 
 from tests.faults import scenarios
 from tests.faults.conftest import Choose, MakeHome
-from tests.faults.scenarios import SCENARIOS
+from tests.faults.scenarios import SCENARIOS, Say
 from tests.faults.syscalls import KILL, Call, at, run
 
 
@@ -67,3 +71,24 @@ def test_the_kills_reach_every_kind_of_change(make_home: MakeHome) -> None:
     assert Call("fdatasync", "data.mdb") in calls
     assert any(call.file_name.endswith(".part") and call.name == "fsync" for call in calls)
     assert any(call.name.startswith("rename") for call in calls)
+
+
+def make_across_pages(folder: Path, _: Say) -> None:
+    """Make files whose paths begin in one page of memory and end in the next."""
+    make = ctypes.CDLL(None).open
+    with mmap(-1, 2 * PAGESIZE) as memory:
+        for before_bytes in range(1, len(path := bytes(folder / "0"))):
+            path = bytes(folder / str(before_bytes)) + b"\0"
+            at = PAGESIZE - before_bytes
+            memory[at : at + len(path)] = path
+            view = ctypes.c_char.from_buffer(memory, at)
+            os.close(make(ctypes.byref(view), os.O_CREAT | os.O_WRONLY, 0o600))
+            del view
+
+
+def test_no_change_is_overlooked_wherever_its_path_lies(tmp_path: Path) -> None:
+    ended = run(make_across_pages, tmp_path)
+    assert ended.exit_code == 0
+    made = {path.name for path in tmp_path.iterdir()}
+    assert len(made) == len(bytes(tmp_path / "0")) - 1
+    assert [call.file_name for call in ended.calls] == sorted(made, key=int)

@@ -33,7 +33,7 @@ def test_spoilt_bytes_are_refused_by_type_or_are_another_right_input(name: str) 
     target = TARGETS[name]
     refused = 0
 
-    @settings(max_examples=40 if name in SLOW else 250)
+    @settings(max_examples=40 if name in SLOW else 100)
     @given(spoilt(target.seeds))
     def check(data: bytes) -> None:
         nonlocal refused

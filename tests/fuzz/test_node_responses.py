@@ -80,7 +80,7 @@ def test_spoilt_answers_are_taken_or_refused_by_type(liar: Liar, name: str) -> N
     ]
     outcomes: set[str] = set()
 
-    @settings(max_examples=200)
+    @settings(max_examples=100)
     @given(spoilt([seeds[0], *seeds]))
     def check(data: bytes) -> None:
         def behave(talk: Exchange) -> None:

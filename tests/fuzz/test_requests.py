@@ -72,7 +72,7 @@ def test_spoilt_requests_are_answered_or_refused(shown: tuple[Served, Cid, Cid, 
     secret = {cid: store.get(cid) for cid in set(closure(store, private)) - set(closure(store, public))}
     statuses: set[bytes] = set()
 
-    @settings(max_examples=400)
+    @settings(max_examples=200)
     @given(spoilt(requests(public, private)))
     def check(data: bytes) -> None:
         answer = said(served, data)
@@ -114,7 +114,7 @@ def test_spoilt_requests_open_no_door(tmp_path: Path) -> None:
             seeds += [f"{line} HTTP/1.1\r\nHost: a\r\nAccept: text/html\r\n\r\n".encode() for line in gets]
             statuses: set[bytes] = set()
 
-            @settings(max_examples=120)
+            @settings(max_examples=80)
             @given(spoilt(seeds))
             def check(data: bytes) -> None:
                 answer = said(served, data)

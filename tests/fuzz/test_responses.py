@@ -53,7 +53,7 @@ def test_a_spoilt_answer_gives_right_blocks_or_a_typed_error(liar: Liar, form: s
     seeds = heads(form, body)
     outcomes: set[str] = set()
 
-    @settings(max_examples=120)
+    @settings(max_examples=80)
     @given(spoilt(seeds))
     def check(data: bytes) -> None:
         def behave(talk: Exchange) -> None:

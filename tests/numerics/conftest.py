@@ -14,7 +14,15 @@ from cyberkv.runtime.engine import Engine, build_engine
 from cyberkv.runtime.models.registry import LoadedModel, Registry
 from cyberkv.runtime.rings import window
 from cyberkv.runtime.rings.plane import Plane
+from tests import once
 from tests.numerics.tiny import tiny_model
+
+
+@pytest.fixture(scope="package", autouse=True)
+def once_each() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        once.remember_answers(patch)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -68,7 +68,9 @@ def compare(engine: Engine, oracle: Engine, asked: list[Request], limits: Limits
 
 
 @pytest.mark.parametrize(("family", "threads"), [("llama", 1), ("llama", 2), ("mistral", 1), ("qwen3", 1),
-                                                 ("smollm3-window", 1)])  # fmt: skip
+                                                 ("smollm3-window", 1),
+                                                 *(pytest.param(each, 1, marks=pytest.mark.slow)
+                                                   for each in ("glm", "qwen3-yarn"))])  # fmt: skip
 def test_any_mix_gives_what_each_would_have_alone(family: str, threads: int, tiny_engine: Engines) -> None:
     engine, oracle = tiny_engine(family), tiny_engine(family, home="oracle")
     assert engine.domain.scattered is None

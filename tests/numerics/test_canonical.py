@@ -77,10 +77,14 @@ def test_rows_do_not_depend_on_chunks_or_threads(family: str, tiny_engine: Calla
         torch.set_num_threads(threads)
 
 
-@given(cuts=st.sets(st.integers(1, 33), max_size=8))
-def test_rows_do_not_depend_on_where_the_prompt_is_cut(cuts: set[int], shared_engine: Engine) -> None:
+def test_rows_do_not_depend_on_where_the_prompt_is_cut(shared_engine: Engine) -> None:
     expected = rows_after(shared_engine, [])
-    assert torch.equal(rows_after(shared_engine, [16 * cut for cut in sorted(cuts)]), expected)
+
+    @given(cuts=st.sets(st.integers(1, 33), max_size=8))
+    def check(cuts: set[int]) -> None:
+        assert torch.equal(rows_after(shared_engine, [16 * cut for cut in sorted(cuts)]), expected)
+
+    check()
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -93,7 +97,9 @@ def test_rows_alone_are_canonical_and_a_naive_schedule_gives_others(
     def one_by_one() -> Tensor:
         live = Live(engine)
         live.sequence.extend_table(272)
-        single_step(engine.decoder, live.sequence, TOKENS[:272], 0)
+        single_step(engine.decoder, live.sequence, TOKENS[:16], 0)
+        canonical_step(engine.decoder, live.sequence, TOKENS[16:240], 16)
+        single_step(engine.decoder, live.sequence, TOKENS[240:272], 240)  # to and beyond the end of a panel
         rows = engine.pool.rows[torch.tensor(live.sequence.table)].clone()
         live.close()
         return rows

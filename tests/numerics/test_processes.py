@@ -10,29 +10,28 @@ from typing import Any
 import pytest
 
 from cyberkv.runtime.models.registry import Registry, smollm2_source
+from tests.forked import Forked
+
+Run = Callable[..., Any]
+WORKER = "tests.numerics.worker"
 
 
-def run_worker(registry: Path, home: Path, threads: int, schedule: str, count: int) -> Any:
-    command = [
-        sys.executable,
-        "-m",
-        "tests.numerics.worker",
-        str(registry),
-        str(home),
-        str(threads),
-        schedule,
-        str(count),
-    ]
+def run_forked(*line: object) -> Any:
+    return json.loads(Forked(line, module=WORKER).communicate()[0])
+
+
+def run_anew(*line: object) -> Any:
+    command = [sys.executable, "-m", WORKER, *map(str, line)]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=600)
     return json.loads(done.stdout)
 
 
-def check_convergence(registry: Path, folder: Path, count: int) -> None:
-    one = run_worker(registry, folder / "a", 1, "chunks", count)
-    two = run_worker(registry, folder / "b", 2, "chunks", count)
-    decoded = run_worker(registry, folder / "c", 2, "decode", count)
-    naive = run_worker(registry, folder / "d", 2, "naive", count)
-    again = run_worker(registry, folder / "a", 2, "chunks", count)
+def check_convergence(run: Run, registry: Path, folder: Path, count: int) -> None:
+    one = run(registry, folder / "a", 1, "chunks", count)
+    two = run(registry, folder / "b", 2, "chunks", count)
+    decoded = run(registry, folder / "c", 2, "decode", count)
+    naive = run(registry, folder / "d", 2, "naive", count)
+    again = run(registry, folder / "a", 2, "chunks", count)
     full = count // 16
     assert len(one["blocks"]) == full
     assert one["blocks"] == two["blocks"] == decoded["blocks"]
@@ -46,11 +45,11 @@ def check_convergence(registry: Path, folder: Path, count: int) -> None:
 
 def test_two_processes_name_the_same_blocks(tiny: Callable[[str], Path], tmp_path: Path) -> None:
     Registry(tmp_path / "models").add(tiny("llama"))
-    check_convergence(tmp_path / "models", tmp_path, 130)
+    check_convergence(run_forked, tmp_path / "models", tmp_path, 130)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_two_processes_name_the_same_blocks_of_the_real_model(tmp_path: Path) -> None:
     Registry(tmp_path / "models").add(smollm2_source())
-    check_convergence(tmp_path / "models", tmp_path, 640)
+    check_convergence(run_anew, tmp_path / "models", tmp_path, 640)

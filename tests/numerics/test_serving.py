@@ -44,7 +44,9 @@ class Scripted:
         return cast("Ticket", self.ticket)
 
 
-def exchange(turns: Scripted, *, stream: bool, leaves: bool) -> list[Message]:
+def exchange(
+    turns: Scripted, *, stream: bool, leaves: bool, method: str = "POST", path: str = "/v1/chat/completions"
+) -> list[Message]:
     """Ask, and give what was sent; who `leaves` has gone before there is an answer."""
     app = build_chat_app(
         Offer(cast("Turns", turns), "m", "cid", now_s=lambda: 0, new_id=lambda: "id", is_own=lambda _: True)
@@ -52,7 +54,7 @@ def exchange(turns: Scripted, *, stream: bool, leaves: bool) -> list[Message]:
     body = json.dumps({"model": "m", "stream": stream, "messages": [{"role": "user", "content": "x"}]}).encode()
     head = [(b"content-type", b"application/json")]
     scope = {
-        "type": "http", "method": "POST", "path": "/v1/chat/completions", "raw_path": b"", "headers": head,
+        "type": "http", "method": method, "path": path, "raw_path": b"", "headers": head,
         "query_string": b"", "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 2), "scheme": "http",
         "http_version": "1.1", "root_path": "", "asgi": {"version": "3.0", "spec_version": "2.3"},
     }  # fmt: skip
@@ -84,6 +86,22 @@ def test_who_leaves_ends_the_turn(events: tuple[str, ...], stream: bool) -> None
     sent = exchange(turns, stream=stream, leaves=True)
     assert turns.ticket.cancelled
     assert not [each for each in sent if each.get("status") == 500]  # it is no fault
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "allow"),
+    [
+        ("GET", "/v1/chat/completions", 405, b"POST"),
+        ("PUT", "/v1/chat/completions", 405, b"POST"),
+        ("POST", "/v1/models", 405, b"GET, HEAD"),
+        ("DELETE", "/v1/models/m", 405, b"GET, HEAD"),
+        ("GET", "/v1/models/m", 200, None),
+        ("GET", "/v1/completions", 404, None),
+    ],
+)
+def test_another_method_is_told_which_there_is(method: str, path: str, status: int, allow: bytes | None) -> None:
+    head = exchange(Scripted(), stream=False, leaves=False, method=method, path=path)[0]
+    assert (head["status"], dict(head["headers"]).get(b"allow")) == (status, allow)
 
 
 @pytest.mark.parametrize("stream", [True, False])

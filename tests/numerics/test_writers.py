@@ -1,8 +1,6 @@
 """Several who record the same text at once: the first seal of a block wins, and the others have the same block."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from time import sleep
@@ -16,6 +14,7 @@ from cyberkv.cybergraph.verdict import Tier, Verdict
 from cyberkv.runtime.engine import Engine
 from cyberkv.runtime.live import Live
 from cyberkv.runtime.models.registry import Registry
+from tests.forked import Forked
 
 Engines = Callable[..., Engine]
 TOKENS = [(13 * i * i + 11 * i + 5) % 250 for i in range(200)]
@@ -55,12 +54,9 @@ def test_the_first_seal_wins_and_others_adopt(
 
 def test_processes_at_once_over_one_home(tiny: Callable[[str], Path], tmp_path: Path) -> None:
     Registry(tmp_path / "models").add(tiny("llama"))
-    line = [sys.executable, "-m", "tests.numerics.worker", str(tmp_path / "models"), str(tmp_path / "home"), "1"]
-    with (
-        subprocess.Popen([*line, "chunks", "130"], stdout=subprocess.PIPE) as one,
-        subprocess.Popen([*line, "decode", "130"], stdout=subprocess.PIPE) as two,
-    ):
-        told = [json.loads(process.communicate(timeout=120)[0]) for process in (one, two)]
+    line, module = [tmp_path / "models", tmp_path / "home", 1], "tests.numerics.worker"
+    writers = [Forked([*line, schedule, 130], module=module) for schedule in ("chunks", "decode")]
+    told = [json.loads(each.communicate()[0]) for each in writers]
     assert told[0]["blocks"] == told[1]["blocks"]
     with Index(tmp_path / "home" / "index") as index, DiskStore(tmp_path / "home" / "store") as store:
         assert {str(each.block) for each in index.entries()} == {*told[0]["blocks"]}

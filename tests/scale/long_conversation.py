@@ -24,7 +24,7 @@ SMALL = replace(
 )  # fmt: skip
 LEAF_BYTES = 2 * BLOCK_SIZE * 2 * 4
 BUDGET_BYTES = 16 << 20
-"""Less than the pages that the leaves of 10,000 blocks take, though far more than their bytes."""
+"""Less than the pages that the leaves of 5,000 blocks take, though far more than their bytes."""
 
 
 def _blocks(model: Cid, count: int, chained: list[Cid]) -> Iterator[tuple[Cid, bytes]]:

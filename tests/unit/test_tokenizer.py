@@ -296,7 +296,10 @@ def test_a_template_that_never_ends_or_fills_memory_is_stopped(source: str, monk
         with pytest.raises(LimitExceeded) as caught:
             ChatTemplate(source, {}).render(HELLO, generate=True)
     assert caught.value.hint
-    # The controls: a text as long as the bound, which JSON makes longer still, and a long honest conversation.
+
+
+def test_control_a_text_as_long_as_the_bound_is_none_too_long() -> None:
+    # JSON makes the first longer still; the second is a long honest conversation.
     assert ChatTemplate("{{ '\\x00' * 2 ** 23 }}", {}).render(HELLO, generate=True) == "\0" * MAX_RENDERED_BYTES
     assert "Hello" in ChatTemplate(CHATML, {}).render(HELLO * 2000, generate=True)
 

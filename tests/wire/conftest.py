@@ -23,6 +23,7 @@ from tests.wire.synthetic import record
 
 if TYPE_CHECKING:
     from tests.wire.example import Example
+    from tests.wire.sealed_home import Template
 
 CALM = Patience(connect_s=30, read_s=30, block_s=60, retries=1, wait_s=0.2)
 """For servers that answer at once, on however busy a machine."""
@@ -140,6 +141,14 @@ def trust(files: tuple[Path, Path]) -> Trust:
         return context
 
     return settings
+
+
+@pytest.fixture(scope="session")
+def two_pages(tmp_path_factory: pytest.TempPathFactory) -> "Template":
+    """A home with one sealed conversation of two pages."""
+    from tests.wire.sealed_home import Template
+
+    return Template.make(tmp_path_factory.mktemp("sealed") / "there", blocks=270)
 
 
 @pytest.fixture(scope="module")

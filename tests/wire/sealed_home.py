@@ -1,8 +1,10 @@
 """A home that is served with a door: two conversations sealed for a reader, and one that is public."""
 
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -117,6 +119,26 @@ class SealedTalk:
         return fetch_sealed(into, index, self.root, peers, lambda _, grant: open_grant(grant, reader), prove=prove)
 
 
+@dataclass(frozen=True)
+class Template:
+    """A home with one sealed conversation, made once: each test gets a copy."""
+
+    folder: Path
+    talk: SealedTalk
+
+    @classmethod
+    def make(cls, folder: Path, *, blocks: int) -> "Template":
+        with Index(folder) as index:
+            return cls(folder, Home(MemoryStore(), index).seal("a", blocks=blocks))
+
+    @contextmanager
+    def copied(self, folder: Path) -> Iterator[SealedTalk]:
+        store = MemoryStore()
+        store.put_many((cid, self.talk.home.store.get(cid)) for cid in self.talk.home.store.cids())
+        with Index(shutil.copytree(self.folder, folder)) as index:
+            yield replace(self.talk, home=Home(store, index))
+
+
 @dataclass
 class Switch:
     """An application that can be exchanged while it is served: a restart that keeps the port."""
@@ -143,4 +165,4 @@ def guarding(home: Home, door: Door | None = None) -> Iterator[tuple[Served, Doo
         yield served, door, switch
 
 
-__all__ = ["ISSUER", "MORE", "OTHER", "READER", "Clock", "Home", "SealedTalk", "guarding"]
+__all__ = ["ISSUER", "MORE", "OTHER", "READER", "Clock", "Home", "SealedTalk", "Template", "guarding"]

@@ -5,6 +5,7 @@ import tracemalloc
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,28 +30,27 @@ from cyberkv.cybergraph.gateway.metrics import CountedContent, Metrics
 from cyberkv.cybergraph.gateway.pages import Pages
 from cyberkv.cybergraph.gateway.passes import LIFE_S, Passes
 from cyberkv.cybergraph.gateway.withheld import Withheld
-from cyberkv.cybergraph.index import Index
 from cyberkv.cybergraph.nodes import PinSet, Ring
 from cyberkv.cybergraph.peers.proving import ASK_AT, PROVE_AT, WANTS
-from cyberkv.cybergraph.store import MemoryStore
 from tests.contracts.peer import ABSENT
 from tests.wire.asking import BROWSER, Ask, asking
 from tests.wire.conftest import running
 from tests.wire.proving_by_hand import KEY, Post, audience, bearer, car_cids, challenge, posting, token
-from tests.wire.sealed_home import MORE, OTHER, READER, Home, SealedTalk, guarding
+from tests.wire.sealed_home import MORE, OTHER, READER, Home, SealedTalk, Template, guarding
 
 RING = "ring-or/secp256k1/1"
 
 
 @pytest.fixture
-def home(there: Index) -> Home:
-    return Home(MemoryStore(), there)
+def talk(two_pages: Template, tmp_path: Path) -> Iterator[SealedTalk]:
+    """A conversation of two pages."""
+    with two_pages.copied(tmp_path / "there") as copy:
+        yield copy
 
 
 @pytest.fixture
-def talk(home: Home) -> SealedTalk:
-    """A conversation of two pages."""
-    return home.seal("a", blocks=270)
+def home(talk: SealedTalk) -> Home:
+    return talk.home
 
 
 @pytest.fixture

@@ -1,7 +1,9 @@
 """What is sealed, by every method of asking, with and without a proof and with parts lost; and how many challenges."""
 
 import http.client
+from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -11,24 +13,23 @@ from cyberkv.cybergraph.cid import Cid
 from cyberkv.cybergraph.dagjson import encode
 from cyberkv.cybergraph.gateway import withheld as withheld_module
 from cyberkv.cybergraph.gateway.withheld import Shown, Withheld
-from cyberkv.cybergraph.index import Index
 from cyberkv.cybergraph.nodes import PinSet
 from cyberkv.cybergraph.peers.proving import ASK_AT
-from cyberkv.cybergraph.store import MemoryStore
 from tests.wire.asking import asking
 from tests.wire.proving_by_hand import KEY, bearer, posting, token
-from tests.wire.sealed_home import Home, SealedTalk, guarding
+from tests.wire.sealed_home import Home, SealedTalk, Template, guarding
 
 
 @pytest.fixture
-def home(there: Index) -> Home:
-    return Home(MemoryStore(), there)
-
-
-@pytest.fixture
-def talk(home: Home) -> SealedTalk:
+def talk(two_pages: Template, tmp_path: Path) -> Iterator[SealedTalk]:
     """A conversation of two pages."""
-    return home.seal("a", blocks=270)
+    with two_pages.copied(tmp_path / "there") as copy:
+        yield copy
+
+
+@pytest.fixture
+def home(talk: SealedTalk) -> Home:
+    return talk.home
 
 
 METHODS: dict[str, dict[str, str]] = {
