@@ -1,7 +1,7 @@
 """CAR answers: blocks as they are read and checked, in pieces, a few streams at a time."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Generator
 from itertools import chain
 from threading import Lock
 from typing import Final
@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from ..cid import Buffer
 from ..errors import BlockNotFound
@@ -58,7 +59,7 @@ class CarStreams:
         first = next(runs, None)  # what is wrong here is said by a status, while there still is one to choose
         if first is None:
             raise BlockNotFound(f"{place.cid} is not published", cid=str(place.cid))
-        return StreamingResponse(_ahead(_pieces(place.cid, chain([[*way, *first]], runs))), headers=headers)
+        return _Stream(_ahead(_pieces(place.cid, chain([[*way, *first]], runs))), headers)
 
     def _enter(self, who: str | None) -> Staging:
         """Give a stream its memory, with which it leaves when the answer is over. Raises `HTTPException` 503."""
@@ -71,13 +72,27 @@ class CarStreams:
         return staging
 
 
+class _Stream(StreamingResponse):
+    """An answer that gives its memory back when it is over, however it ends, and not when somebody finds it unused."""
+
+    def __init__(self, pieces: AsyncGenerator[bytes], headers: dict[str, str]) -> None:
+        super().__init__(pieces, headers=headers)
+        self._pieces = pieces
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            await self._pieces.aclose()
+
+
 def car_header(root: AnyCid) -> bytes:
     """Give what stands before the blocks of a CAR whose root may have a CID of any form."""
     header = write_value("dag-cbor", {"roots": [root], "version": 1})
     return write_varint(len(header)) + header
 
 
-def _pieces(root: AnyCid, runs: Runs) -> Iterator[bytes]:
+def _pieces(root: AnyCid, runs: Runs) -> Generator[bytes]:
     """A CAR in pieces of a run each: a piece for each node would cost more than its bytes."""
     head = car_header(root)
     for run in runs:
@@ -89,13 +104,13 @@ def _pieces(root: AnyCid, runs: Runs) -> Iterator[bytes]:
         head = b""
 
 
-async def _ahead(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
+async def _ahead(pieces: Generator[bytes]) -> AsyncGenerator[bytes]:
     """Give pieces; the next is read and checked while the one before is being sent."""
     coming = asyncio.ensure_future(run_in_threadpool(next, pieces, None))
-    while (piece := await coming) is not None:
-        coming = asyncio.ensure_future(run_in_threadpool(next, pieces, None))
-        try:
+    try:
+        while (piece := await coming) is not None:
+            coming = asyncio.ensure_future(run_in_threadpool(next, pieces, None))
             yield piece
-        except BaseException:
-            coming.cancel()  # the reader has left
-            raise
+    finally:  # the reader may have left: what is being read is waited for, not what would come after it
+        coming.add_done_callback(lambda _: pieces.close())
+        coming.cancel()
