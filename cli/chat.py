@@ -1,5 +1,6 @@
 """`chat`: a dialogue, recorded turn by turn."""
 
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -12,7 +13,7 @@ from ..cybergraph.chain import load_root
 from ..cybergraph.errors import CyberKVError, UnsupportedModel
 from .context import Session, pass_session
 from .device import Device, device_options
-from .interrupt import INTERRUPTED
+from .interrupt import INTERRUPTED, holdable, stoppable
 from .options import REF, TEXT, recording_options, sampling_options
 from .output import line, remark
 from .recording import Recording, start
@@ -40,8 +41,15 @@ class Asked(NamedTuple):
     text: str
 
 
+def _no_from(ctx: click.Context, _param: click.Parameter, ref: str | None) -> None:
+    """Say to whoever types it as for `run` how it is said here."""
+    if ref is not None:
+        raise click.UsageError(f"chat takes the conversation as an argument: cyberkv chat {shlex.quote(ref)}", ctx)
+
+
 @click.command()
 @click.argument("ref", type=REF, required=False)
+@click.option("--from", hidden=True, expose_value=False, callback=_no_from)
 @recording_options
 @click.option("--system", type=TEXT, metavar="TEXT", help="System message of a new conversation.")
 @sampling_options
@@ -97,7 +105,7 @@ def chat(
             elif word == "/publish":
                 _publish(session, ctx, recording)
             elif word.startswith("/"):
-                remark(session, HELP)
+                remark(session, HELP if word == "/help" else f"there is no {word}; {HELP}")
             else:
                 turns.append(Asked(len(recording.live.tokens), text))
                 _turn(session, recording, text, system, max_tokens, sampling)
@@ -140,11 +148,12 @@ def _turn(
     max_tokens: int,
     sampling: "Sampling",
 ) -> None:
-    turn = take_turn(recording, opening(recording, text, system), max_tokens, sampling)
-    if session.as_json:
-        line({**recording.figures(), **turn._asdict()})
-    say_limit(recording, turn, max_tokens)
-    if turn.interrupted:
+    with stoppable() as stop:
+        turn = take_turn(recording, opening(recording, text, system), max_tokens, sampling, stop)
+        if session.as_json:
+            line({**recording.figures(), **turn._asdict()})
+        say_limit(recording, turn, max_tokens)
+    if stop.asked:
         raise KeyboardInterrupt
 
 
@@ -193,7 +202,16 @@ def _evict(session: Session, recording: Recording, argument: str, turns: list[As
     edited = replace(Edited.read(session, str(recording.root)), name=recording.name)
     try:
         cut = edited.named(argument).cut
-        new, receipt = edit(edited, cast("Live", recording.live), recording.name, [cut], "exact", forget=False)
+        with holdable() as change:
+            live = cast("Live", recording.live)
+            new, receipt = edit(edited, live, recording.name, [cut], "exact", change, forget=False)
+            root = load_root(session.store, new)
+            recording.root = recording.head = new
+            recording.parent, recording.fork_at = root.parent, root.fork_at
+            recording.recorded_tokens = root.length
+            _say(session, {"root": str(new), "name": recording.name, "receipt": receipt.as_json()})
+            gone = count(receipt.dropped_tokens, "token")
+            remark(session, f"{gone} gone, {receipt.recomputed_tokens:,} computed again")
     except (CyberKVError, click.UsageError) as error:
         if len(recording.live.tokens) != recording.recorded_tokens:
             raise  # they are gone in memory, and that could not be recorded: there is nothing to go on from
@@ -202,12 +220,6 @@ def _evict(session: Session, recording: Recording, argument: str, turns: list[As
             help_ = f"`cyberkv evict {recording.name} START:END` computes on the processor"
         remark(session, f"{error.message}; {help_}")
         return turns
-    root = load_root(session.store, new)
-    recording.root = recording.head = new
-    recording.parent, recording.fork_at = root.parent, root.fork_at
-    recording.recorded_tokens = root.length
-    _say(session, {"root": str(new), "name": recording.name, "receipt": receipt.as_json()})
-    remark(session, f"{count(receipt.dropped_tokens, 'token')} gone, {receipt.recomputed_tokens:,} computed again")
     ends = [*(each.start for each in turns[1:]), len(edited.tokens)]
     return [
         each._replace(start=cut.moved(each.start))

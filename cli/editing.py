@@ -9,7 +9,7 @@ from ..cybergraph.cid import Cid
 from ..cybergraph.errors import Refused
 from .committing import commit, require_still
 from .edited import Edited
-from .interrupt import stoppable
+from .interrupt import Stop, stoppable
 from .names import root_of, slug, unique
 from .progress import bar
 
@@ -19,20 +19,22 @@ if TYPE_CHECKING:
     from ..runtime.live import Live
 
 
-def compute(edited: Edited, cuts: "Sequence[Cut]", mode: "Mode", *, forget: bool) -> "tuple[Cid, str, EditReceipt]":
-    """Edit with the model and record the result. Ctrl-C leaves the conversation as it was."""
+def compute(
+    edited: Edited, cuts: "Sequence[Cut]", mode: "Mode", change: Stop, *, forget: bool
+) -> "tuple[Cid, str, EditReceipt]":
+    """Edit with the model and record the result. Ctrl-C leaves the conversation as it was, until `change` holds it."""
     from .recording import start
 
     session = edited.session
     name = edited.name or unique(session.index, f"{slug(edited.root.title)}-edit")
     recording = start(session, model=None, name=name, from_ref=str(edited.cid), base=name)  # the name may move on
     live = cast("Live", recording.live)  # nothing was selected
-    new, receipt = edit(edited, live, name, cuts, mode, forget=forget)
+    new, receipt = edit(edited, live, name, cuts, mode, change, forget=forget)
     return new, name, receipt
 
 
 def edit(
-    edited: Edited, live: "Live", name: str, cuts: "Sequence[Cut]", mode: "Mode", *, forget: bool
+    edited: Edited, live: "Live", name: str, cuts: "Sequence[Cut]", mode: "Mode", change: Stop, *, forget: bool
 ) -> "tuple[Cid, EditReceipt]":
     """Edit a conversation that is in memory, where it is `edited`, and record it under `name`; as `compute`."""
     from ..runtime.checkpoint import checkpoint
@@ -50,11 +52,13 @@ def edit(
         receipt = evict(live, cuts, mode, progress=progress, name=edited.name, elsewhere=elsewhere)
         parent, fork_at = _lineage(edited, cuts)
         new = checkpoint(live, title=name, created=session.now(), parent=parent, fork_at=fork_at)
-        commit(edited, new, name, cuts, receipt, forget=forget)
+        stop.check()
+    change.hold()
+    commit(edited, new, name, cuts, receipt, forget=forget)
     return new, receipt
 
 
-def roll_back(edited: Edited, cuts: "Sequence[Cut]", *, forget: bool) -> "tuple[Cid, str, EditReceipt]":
+def roll_back(edited: Edited, cuts: "Sequence[Cut]", change: Stop, *, forget: bool) -> "tuple[Cid, str, EditReceipt]":
     """Take the end away, without a model: the tokens of a cut block are kept, its rows are made when it goes on."""
     from ..runtime.edits.derived import give_up
     from ..runtime.edits.receipt import EditReceipt
@@ -75,6 +79,7 @@ def roll_back(edited: Edited, cuts: "Sequence[Cut]", *, forget: bool) -> "tuple[
     new = session.store.put_node(replace(load_root(session.store, forked), parent=parent, fork_at=fork_at))
     blocks = list(block_cids(session.store, edited.root))
     elsewhere = edited.elsewhere(at)
+    change.hold()
     gone = give_up(
         session.store, session.index, edited.root.model, blocks[kept:], kept=blocks[:kept], name=edited.name
     )  # fmt: skip
@@ -87,7 +92,7 @@ def roll_back(edited: Edited, cuts: "Sequence[Cut]", *, forget: bool) -> "tuple[
     return new, name, receipt
 
 
-def drop_branch(edited: Edited, span: "Span") -> "tuple[Edited | None, EditReceipt]":
+def drop_branch(edited: Edited, span: "Span", change: Stop) -> "tuple[Edited | None, EditReceipt]":
     """Take what only a branch holds out of the index, and give the branch; None where its name is gone.
 
     Raises `Refused`.
@@ -109,6 +114,7 @@ def drop_branch(edited: Edited, span: "Span") -> "tuple[Edited | None, EditRecei
         )  # fmt: skip
     dropped = list(block_cids(session.store, branch.root))[at // edited.root.block_size :]
     elsewhere = branch.elsewhere(at) if len(branch.tokens) > at else ()
+    change.hold()
     gone = give_up(
         session.store, session.index, edited.root.model, dropped, name=span.branch,
         kept=list(block_cids(session.store, edited.root)),

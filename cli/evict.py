@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from ..cybergraph.errors import NotFound, Refused
+from .changing import changing
 from .committing import let_go
 from .context import Session, pass_session
 from .edited import Edited
 from .editing import compute, drop_branch, roll_back
+from .interrupt import Stop
 from .models import find_codec, need_codec
 from .options import REF, TEXT
 from .output import answer, facts, remark, say
@@ -70,17 +72,19 @@ def evict(
     edited = Edited.read(session, ref)
     if lists:
         list_spans(edited)
-    elif opened is not None:
-        open_branch(edited, opened)
-    elif new_name is not None:
-        name_span(edited, span or "", new_name)
-    elif gate is not None:
-        _gate(edited, span, gate, mode, forget=forget)
-    else:
-        _evict(edited, span or "", mode, forget=forget)
+        return
+    with changing(session) as change:
+        if opened is not None:
+            open_branch(edited, opened, change)
+        elif new_name is not None:
+            name_span(edited, span or "", new_name, change)
+        elif gate is not None:
+            _gate(edited, span, gate, mode, change, forget=forget)
+        else:
+            _evict(edited, span or "", mode, change, forget=forget)
 
 
-def _evict(edited: Edited, text: str, mode: "Mode", *, forget: bool) -> None:
+def _evict(edited: Edited, text: str, mode: "Mode", change: Stop, *, forget: bool) -> None:
     cut, span = edited.named(text)
     if span is not None and span.branch:
         if mode != "branch":
@@ -88,26 +92,29 @@ def _evict(edited: Edited, text: str, mode: "Mode", *, forget: bool) -> None:
                 f"{span.name} is a branch: {edited.ref} has never read it", hint="--mode branch drops it",
                 span=span.name, branch=span.branch,
             )  # fmt: skip
-        _drop_branch(edited, span, forget=forget)
+        _drop_branch(edited, span, change, forget=forget)
         return
-    _answer(edited, *_take_out(edited, [cut], mode, forget=forget), old=edited.cid, more={})
+    _answer(edited, *_take_out(edited, [cut], mode, change, forget=forget), old=edited.cid, more={})
 
 
-def _take_out(edited: Edited, cuts: "list[Cut]", mode: "Mode", *, forget: bool) -> "tuple[Cid, str, EditReceipt]":
+def _take_out(
+    edited: Edited, cuts: "list[Cut]", mode: "Mode", change: Stop, *, forget: bool
+) -> "tuple[Cid, str, EditReceipt]":
     from ..runtime.edits.refusal import refusal_of_cuts, refusal_of_model
 
     if wrong := refusal_of_cuts(cuts, edited.root.length, mode) or refusal_of_model(edited.model):
         raise wrong  # before a model is loaded
     if mode == "rollback":
-        return roll_back(edited, cuts, forget=forget)
-    return compute(edited, cuts, mode, forget=forget)
+        return roll_back(edited, cuts, change, forget=forget)
+    return compute(edited, cuts, mode, change, forget=forget)
 
 
-def _drop_branch(edited: Edited, span: "Span", *, forget: bool) -> None:
+def _drop_branch(edited: Edited, span: "Span", change: Stop, *, forget: bool) -> None:
     from ..runtime.edits.folder import Edit
 
     session, ledger = edited.session, edited.ledger.closed(span.id)
-    branch, receipt = drop_branch(edited, span)
+    branch, receipt = drop_branch(edited, span, change)
+    change.hold()  # where its name was gone, the span is closed all the same
     if forget and branch is not None:
         let_go(branch)
     edited.folder.keep(Edit(None if forget or branch is None else branch.cid, edited.cid, session.now(), receipt))
@@ -145,7 +152,7 @@ def _answer(
     answer(session, data, show)
 
 
-def _gate(edited: Edited, text: str | None, file: Path, mode: "Mode", *, forget: bool) -> None:
+def _gate(edited: Edited, text: str | None, file: Path, mode: "Mode", change: Stop, *, forget: bool) -> None:
     from ..runtime.edits.gates import PatternGate, digest_of
 
     gate = PatternGate.from_file(file)
@@ -168,7 +175,7 @@ def _gate(edited: Edited, text: str | None, file: Path, mode: "Mode", *, forget:
         remark(edited.session, f"{each['span']}: {'evict' if each['evict'] else 'keep'}, {each['reason']}")
     cuts = _merged([cut for _, cut, verdict in judged if verdict.evict])
     if cuts:
-        done = _take_out(edited, cuts, mode, forget=forget)
+        done = _take_out(edited, cuts, mode, change, forget=forget)
         _answer(edited, *done, old=edited.cid, more={"verdicts": verdicts})
         return
     data = {

@@ -119,6 +119,8 @@ def find(
     Text is found in conversations whose model is registered here. What is locked is named and not opened. Exit code 3
     where none of them holds it.
     """
+    if text == "":
+        raise click.UsageError("TEXT is empty")
     given = [value for value in (text, block, tokens) if value is not None]
     if len(given) != 1 or not given[0]:
         raise click.UsageError("give one of TEXT, --block and --tokens")

@@ -6,6 +6,7 @@ from ..cybergraph.chain import fork_root, load_root, tokens
 from ..cybergraph.index.marks import encode_name
 from ..cybergraph.nodes import Model
 from ..cybergraph.refs import resolve_root
+from .changing import changing
 from .context import Session, pass_session
 from .marking import carry_marks
 from .names import keep, name_of_head, say_moves, slug, unique
@@ -28,24 +29,26 @@ def fork(session: Session, ref: str, *, at: int, name: str | None) -> None:
     """
     from ..runtime.geometry import Geometry
 
-    session.open_to_write()
-    root_cid = resolve_root(ref, session.index, session.store)
-    root = load_root(session.store, root_cid)
-    base = name_of_head(session.index, ref, root_cid) or slug(root.title)
-    name = name or unique(session.index, f"{base}-fork")
-    encode_name(name)  # before anything is written
-    block_bytes = Geometry.from_model(Model.decode(session.store.get(root.model))).block_bytes
-    created = session.now()
-    fork_cid, shared_blocks = fork_root(
-        session.store, root_cid, at, block_bytes=block_bytes, title=name, created=created
-    )
-    carry_marks(session, lambda: tokens(session.store, root), at)
-    carry_origin(session, root_cid, fork_cid)
-    name = keep(session, name, fork_cid, created, expected=say_moves(session, name, None))
-    data = {"root": fork_cid, "name": name, "tokens": at, "shared_blocks": shared_blocks, "new_blocks": 0}
+    with changing(session) as change:
+        session.open_to_write()
+        root_cid = resolve_root(ref, session.index, session.store)
+        root = load_root(session.store, root_cid)
+        base = name_of_head(session.index, ref, root_cid) or slug(root.title)
+        name = name or unique(session.index, f"{base}-fork")
+        encode_name(name)  # before anything is written
+        block_bytes = Geometry.from_model(Model.decode(session.store.get(root.model))).block_bytes
+        created = session.now()
+        fork_cid, shared_blocks = fork_root(
+            session.store, root_cid, at, block_bytes=block_bytes, title=name, created=created
+        )
+        change.hold()
+        carry_marks(session, lambda: tokens(session.store, root), at)
+        carry_origin(session, root_cid, fork_cid)
+        name = keep(session, name, fork_cid, created, expected=say_moves(session, name, None))
+        data = {"root": fork_cid, "name": name, "tokens": at, "shared_blocks": shared_blocks, "new_blocks": 0}
 
-    def show() -> None:
-        shared = f"{count(shared_blocks, 'block')} with {root_cid}"
-        facts([("name", name), ("root", fork_cid), ("tokens", f"{at:,}"), ("shared", shared)])
+        def show() -> None:
+            shared = f"{count(shared_blocks, 'block')} with {root_cid}"
+            facts([("name", name), ("root", fork_cid), ("tokens", f"{at:,}"), ("shared", shared)])
 
-    answer(session, data, show)
+        answer(session, data, show)

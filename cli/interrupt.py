@@ -4,7 +4,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Final
@@ -19,10 +19,11 @@ class Stop:
 
     def __init__(self) -> None:
         self.asked = False
+        self.held = False
 
     def ask(self, _signal: int, _frame: FrameType | None) -> None:
-        """Remember a first Ctrl-C, obey a second one at once."""
-        if self.asked:
+        """Remember a first Ctrl-C, obey a second one at once unless all are held back."""
+        if self.asked and not self.held:
             raise KeyboardInterrupt
         self.asked = True
 
@@ -31,16 +32,38 @@ class Stop:
         if self.asked:
             raise KeyboardInterrupt
 
+    def hold(self) -> None:
+        """Hold every Ctrl-C back until the `with` ends: what is recorded from here on is also told as recorded."""
+        self.held = True
+        _install(self.ask)
+
 
 @contextmanager
 def stoppable() -> Iterator[Stop]:
     """Hold Ctrl-C back until `check` is called; a second one does not wait."""
-    stop = Stop()
-    before = signal.signal(signal.SIGINT, stop.ask)
+    stop, before = Stop(), signal.getsignal(signal.SIGINT)
+    _install(stop.ask)
     try:
         yield stop
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def holdable() -> Iterator[Stop]:
+    """Leave Ctrl-C as it is until `hold` is called; one that came after that counts when the `with` ends."""
+    stop, before = Stop(), signal.getsignal(signal.SIGINT)
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if stop.asked:
+        signal.raise_signal(signal.SIGINT)
+
+
+def _install(ask: Callable[[int, FrameType | None], None]) -> None:
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # who started it lets it ignore Ctrl-C
+        signal.signal(signal.SIGINT, ask)
 
 
 def leave_at_once() -> None:

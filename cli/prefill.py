@@ -12,9 +12,9 @@ from .device import Device, device_options
 from .interrupt import INTERRUPTED, stoppable
 from .names import slug
 from .options import REF, recording_options
-from .output import answer, facts, remark
+from .output import answer, facts
 from .prompts import read_text
-from .recording import start, summary
+from .recording import say_interrupted, start, summary
 from .scrubbing import scrubbing
 from .text import count
 
@@ -65,14 +65,12 @@ def prefill(
     with scrubbing(session), stoppable() as stop:
         with suppress(KeyboardInterrupt):
             recording.append_tokens(tokens, stop)
+        stop.hold()
         recording.save_progress()
-    figures = {**recording.figures(), "text": "", "interrupted": stop.asked, "finish_reason": None}
-    answer(session, figures, lambda: facts(summary(figures)))
+        figures = {**recording.figures(), "text": "", "interrupted": stop.asked, "finish_reason": None}
+        answer(session, figures, lambda: facts(summary(figures)))
     if stop.asked:
         kept = len(recording.live.tokens) - before
-        remark(
-            session,
-            f"interrupted: {kept:,} of {count(len(tokens), 'token')} are recorded as {recording.name}; "
-            "the same command again reuses them",
-        )
+        part = "all of" if kept == len(tokens) else f"{kept:,} of"
+        say_interrupted(recording, f"{part} {count(len(tokens), 'token')}", again=from_ref is None)
         ctx.exit(INTERRUPTED)

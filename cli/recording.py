@@ -13,10 +13,11 @@ from ..cybergraph.refs import resolve_root
 from ..cybergraph.verdict import Verdict
 from .context import Session
 from .device import PROCESSOR, Device, open_processor, say_less
-from .interrupt import Stop
+from .interrupt import Stop, holdable
 from .marking import carry_marks
 from .models import choose_model, need_codec
 from .names import keep_as, name_of_head, say_moves, say_own, unique
+from .output import remark
 from .progress import bar, busy
 from .rates import keep_rate, read_rate
 from .trust import require_usable
@@ -80,15 +81,17 @@ class Recording:
     def append_tokens(self, tokens: Sequence[int], stop: Stop) -> None:
         """Take tokens as given, as `append` does text."""
         started_s = self.session.clock_s()
-        with bar(self.session, "prefill") as draw:
+        try:
+            with bar(self.session, "prefill") as draw:
 
-            def progress(done: int, total: int) -> None:
-                draw(done, total)
-                stop.check()
+                def progress(done: int, total: int) -> None:
+                    draw(done, total)
+                    stop.check()
 
-            append, self.first_append = self.first_append or self.live.append, None
-            append(tokens, progress)
-        self.prefill_s += self.session.clock_s() - started_s
+                append, self.first_append = self.first_append or self.live.append, None
+                append(tokens, progress)
+        finally:
+            self.prefill_s += self.session.clock_s() - started_s
 
     def generate(self, max_tokens: int, sampling: "Sampling", stop: Stop) -> Iterator[str]:
         """Yield the text of an answer as it comes. Asked to stop, raises `KeyboardInterrupt` between tokens."""
@@ -127,8 +130,10 @@ class Recording:
                 self.parent, self.fork_at = self.root, min(self.recorded_tokens, len(self.live.tokens))
             return write(title=title, created=created, parent=self.parent, fork_at=self.fork_at)
 
-        self.name, self.root = keep_as(self.session.index, name, write_for, created, expected=self.head)
-        self.head, self.recorded_tokens = self.root, len(self.live.tokens)
+        with holdable() as stop:
+            stop.hold()  # else a name could have moved without this knowing
+            self.name, self.root = keep_as(self.session.index, name, write_for, created, expected=self.head)
+            self.head, self.recorded_tokens = self.root, len(self.live.tokens)
         self._keep_rate()
         say_own(self.session, name, self.name)
         return self.root
@@ -268,6 +273,12 @@ def load_engine(session: Session, record: "ModelRecord", device: Device = PROCES
     say_less(session, processor)
     engine.pace = Pace(session.clock_s, read_rate(session.home, record.cid))
     return engine, codec
+
+
+def say_interrupted(recording: Recording, part: str, *, again: bool) -> None:
+    """Say how much is recorded after a Ctrl-C, and whether the same command `again` goes on from there."""
+    more = "; the same command again reuses them" if again else ""
+    remark(recording.session, f"interrupted: {part} are recorded as {recording.name}{more}")
 
 
 def summary(figures: dict[str, Any]) -> Sequence[tuple[str, object]]:

@@ -10,14 +10,14 @@ from ..cybergraph.errors import CyberKVError
 from .arriving import Arriving, check_options, start_arriving
 from .context import Session, pass_session
 from .device import Device, device_options
-from .interrupt import INTERRUPTED, stoppable
+from .interrupt import INTERRUPTED, Stop, stoppable
 from .names import slug
 from .options import REF, TEXT, recording_options, sampling_options
 from .output import line, remark
 from .prompts import first_turn
-from .recording import Recording, Select, start, summary
+from .recording import Recording, Select, say_interrupted, start, summary
 from .scrubbing import scrubbing
-from .text import plain
+from .text import count, plain
 
 if TYPE_CHECKING:
     from ..runtime.models.tokenizer import TextCodec
@@ -92,6 +92,8 @@ def run(
     does not come is computed.
     """
     check_options(from_ref, select, sources, trusted)
+    if from_ref is None and not prompt.strip():
+        raise click.UsageError("the prompt is empty: give a text, or --from REF to go on without one")
     if system is not None and from_ref is not None:
         raise click.UsageError("--system opens a conversation; it cannot be given with --from")
     if select is not None and draft is not None:
@@ -120,18 +122,21 @@ def run(
 
     use_drafts(recording, draft)
     ctx.with_resource(scrubbing(session))
-    turn = take_turn(recording, opening(recording, prompt, system), max_tokens, Sampling(temperature, seed))
-    figures = recording.figures()
-    if coming is not None:
-        figures["fetched"] = coming.settle()
-    if session.as_json:
-        line({**figures, **turn._asdict()})
-    else:
-        for word, value in summary(figures):
-            if value is not None:
-                remark(session, f"{word:<8}{value}")
-    say_limit(recording, turn, max_tokens)
-    if turn.interrupted:
+    text = opening(recording, prompt, system)
+    with stoppable() as stop:
+        turn = take_turn(recording, text, max_tokens, Sampling(temperature, seed), stop)
+        figures = recording.figures()
+        if coming is not None:
+            figures["fetched"] = coming.settle()
+        if session.as_json:
+            line({**figures, **turn._asdict()})
+        else:
+            for word, value in summary(figures):
+                if value is not None:
+                    remark(session, f"{word:<8}{value}")
+        say_limit(recording, turn, max_tokens)
+    if stop.asked:
+        say_interrupted(recording, count(len(recording.live.tokens), "token"), again=from_ref is None)
         ctx.exit(INTERRUPTED)
 
 
@@ -160,31 +165,31 @@ def emit(piece: str) -> None:
     sys.stdout.flush()
 
 
-def take_turn(recording: Recording, text: str, max_tokens: int, sampling: "Sampling") -> Turn:
-    """Append `text`, write the answer as it comes, record both.
+def take_turn(recording: Recording, text: str, max_tokens: int, sampling: "Sampling", stop: Stop) -> Turn:
+    """Append `text`, write the answer as it comes, record both. What is recorded is to be told within `stop`.
 
     Raises `KeyboardInterrupt` where it came too early for anything to be recorded.
     """
     pieces: list[str] = []
     before = recording.tokens_generated
     shown = not recording.session.as_json
-    with stoppable() as stop:
-        try:
-            recording.append(text, stop)
-            for piece in recording.generate(max_tokens, sampling, stop):
-                pieces.append(piece)
-                if shown:
-                    emit(piece)
-        except KeyboardInterrupt:
-            pass
-        except CyberKVError:
-            if shown and pieces:
-                emit("\n")
-            # What failed is told in any case; that nothing could be kept either is no news beside it.
-            with suppress(CyberKVError, KeyboardInterrupt):
-                recording.save_progress()
-            raise
-        recording.save_progress()
+    try:
+        recording.append(text, stop)
+        for piece in recording.generate(max_tokens, sampling, stop):
+            pieces.append(piece)
+            if shown:
+                emit(piece)
+    except KeyboardInterrupt:
+        pass
+    except CyberKVError:
+        if shown and pieces:
+            emit("\n")
+        # What failed is told in any case; that nothing could be kept either is no news beside it.
+        with suppress(CyberKVError, KeyboardInterrupt):
+            recording.save_progress()
+        raise
+    stop.hold()
+    recording.save_progress()
     if shown:
         emit("\n")
     spent = recording.tokens_generated - before >= max_tokens or not recording.has_room

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ..cybergraph.chain import fork_root
 from ..cybergraph.errors import BadReference, Refused
 from .edited import Edited
+from .interrupt import Stop
 from .marking import carry_marks
 from .models import find_codec
 from .names import slug, unique
@@ -18,17 +19,18 @@ if TYPE_CHECKING:
 _TEXT_CHARS: Final = 60
 
 
-def name_span(edited: Edited, text: str, name: str) -> None:
+def name_span(edited: Edited, text: str, name: str, change: Stop) -> None:
     """Name a range of tokens. Raises `BadReference`, `OutOfRange`, `LimitExceeded`."""
     cut, span = edited.named(text)
     if span is not None or cut.end > len(edited.tokens):
         raise BadReference(f"{text!r:.80} is no range of the {len(edited.tokens)} tokens", hint="START:END")
     ledger = edited.ledger.add(name, cut.start, cut.end)
+    change.hold()
     edited.folder.change_spans(lambda book: book.with_ledger(edited.tokens, ledger))
     list_spans(Edited.read(edited.session, edited.ref))
 
 
-def open_branch(edited: Edited, name: str) -> None:
+def open_branch(edited: Edited, name: str, change: Stop) -> None:
     """Begin a conversation that has read all of this one, and that this one never reads. Raises as `name_span`."""
     from ..runtime.geometry import Geometry
 
@@ -39,6 +41,7 @@ def open_branch(edited: Edited, name: str) -> None:
     ledger = edited.ledger.add(name, at, at, branch=branch)
     created, block_bytes = session.now(), Geometry.from_model(edited.model).block_bytes
     cid, _ = fork_root(session.store, edited.cid, at, block_bytes=block_bytes, title=branch, created=created)
+    change.hold()
     carry_marks(session, lambda: edited.tokens, at)
     carry_origin(session, edited.cid, cid)
     if not session.index.advance(branch, cid, created, expected=None):

@@ -10,6 +10,7 @@ from ..cybergraph.cid import Cid
 from ..cybergraph.errors import OutOfRange
 from ..cybergraph.index.marks import encode_name
 from ..cybergraph.refs import resolve_root
+from .changing import changing
 from .context import Session, pass_session
 from .interrupt import stoppable
 from .marking import Part, carry_parts
@@ -67,45 +68,51 @@ def splice(
         raise click.UsageError("--measure is for --reconcile: everything else is exact")
     if name is not None:
         encode_name(name)
-    session.open_to_write()
-    root_cid = resolve_root(ref, session.index, session.store)
-    root = load_root(session.store, root_cid)
-    require_usable(session, root_cid)
-    at = root.length if at is None else at
-    if at > root.length:
-        raise OutOfRange(f"cannot place at {at}, the conversation has {root.length} tokens", at=at, tokens=root.length)
-    record = model_of(session, root)
-    found = [] if query is None else search(session, query, most, model=record.cid)
-    bench = open_bench(session, record)
-    from ..runtime.splice.passages import merged
-    from ..runtime.splice.place import Text, check_length
+    with changing(session) as change:
+        session.open_to_write()
+        root_cid = resolve_root(ref, session.index, session.store)
+        root = load_root(session.store, root_cid)
+        require_usable(session, root_cid)
+        at = root.length if at is None else at
+        if at > root.length:
+            raise OutOfRange(
+                f"cannot place at {at}, the conversation has {root.length} tokens", hint=f"give 0 to {root.length}",
+                at=at, tokens=root.length,
+            )  # fmt: skip
+        named = [find_source(session, each) for each in documents]
+        record = model_of(session, root)
+        found = [] if query is None else search(session, query, most, model=record.cid)
+        bench = open_bench(session, record)
+        from ..runtime.splice.passages import merged
+        from ..runtime.splice.place import Text, check_length
 
-    if query is None:
-        sources = [find_source(session, bench, each) for each in documents]
-    else:
-        sources = [source_of(session, bench, d.root, d, (start, end)) for d, start, end in merged(found)]
-    held = tokens_of(session.store, root)
-    text = Text(tuple(held[:at]), tuple(source.piece for source in sources), tuple(held[at:]))
-    check_length(bench.engines.main, text)
-    base = name_of_head(session.index, ref, root_cid) or slug(root.title)
-    name = name or unique(session.index, f"{base}-splice")
-    created = session.now()
-    if reconcile:
-        with busy(session, "reconciling"):
-            new, receipt = _reconcile(bench, root_cid, text, sources, (share, measure), (name, created))
-    else:
-        new, receipt = _place(session, bench, root_cid, text, (name, created))
-    placed = [Part(span.start, source.tokens, source.piece.start, source.end, reconcile)
-              for span, source in zip(text.spans, sources, strict=True)]  # fmt: skip
-    before, after = Part(0, held, 0, at), Part(len(text.tokens) - len(held) + at, held, at, len(held))
-    carry_parts(session, text.tokens, [before, *placed, after])
-    carry_origin(session, root_cid, new)
-    name = keep(session, name, new, created, expected=say_moves(session, name, None))
-    approx = load_root(session.store, new).approx
-    data = {"root": new, "name": name, "tokens": len(text.tokens), "approx": approx, "receipt": receipt.describe()}
-    answer(session, data, lambda: facts(_summary(name, new, approx, receipt)))
-    if approx is not None:
-        remark(session, "approximate: it answers as itself, and is never used for another text")
+        if query is None:
+            sources = [source_of(session, bench, *each) for each in named]
+        else:
+            sources = [source_of(session, bench, d.root, d, (start, end)) for d, start, end in merged(found)]
+        held = tokens_of(session.store, root)
+        text = Text(tuple(held[:at]), tuple(source.piece for source in sources), tuple(held[at:]))
+        check_length(bench.engines.main, text)
+        base = name_of_head(session.index, ref, root_cid) or slug(root.title)
+        name = name or unique(session.index, f"{base}-splice")
+        created = session.now()
+        if reconcile:
+            with busy(session, "reconciling"):
+                new, receipt = _reconcile(bench, root_cid, text, sources, (share, measure), (name, created))
+        else:
+            new, receipt = _place(session, bench, root_cid, text, (name, created))
+        placed = [Part(span.start, source.tokens, source.piece.start, source.end, reconcile)
+                  for span, source in zip(text.spans, sources, strict=True)]  # fmt: skip
+        before, after = Part(0, held, 0, at), Part(len(text.tokens) - len(held) + at, held, at, len(held))
+        change.hold()
+        carry_parts(session, text.tokens, [before, *placed, after])
+        carry_origin(session, root_cid, new)
+        name = keep(session, name, new, created, expected=say_moves(session, name, None))
+        approx = load_root(session.store, new).approx
+        data = {"root": new, "name": name, "tokens": len(text.tokens), "approx": approx, "receipt": receipt.describe()}
+        answer(session, data, lambda: facts(_summary(name, new, approx, receipt)))
+        if approx is not None:
+            remark(session, "approximate: it answers as itself, and is never used for another text")
 
 
 def _place(
@@ -128,7 +135,9 @@ def _place(
         live, receipt = splice_exactly(engine, text, progress, origin=root_cid)
         name, created = title
         at = len(text.before)
-        return checkpoint(live, title=name, created=created, parent=root_cid, fork_at=at), receipt
+        root = checkpoint(live, title=name, created=created, parent=root_cid, fork_at=at)
+        stop.check()
+    return root, receipt
 
 
 def _reconcile(

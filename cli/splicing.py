@@ -103,33 +103,43 @@ def _registered_as(session: Session, model: Cid, block_size: int) -> "ModelRecor
     return next(same, None) or next(resized, None)
 
 
-def find_source(session: Session, bench: Bench, ref: str) -> Source:
-    """Find what `DOC` or `DOC:START:END` names: a document, else any conversation of the same model.
+class Named(NamedTuple):
+    """What `DOC` or `DOC:START:END` names. No model is needed to find it."""
 
-    A document whose conversation is gone is read from its text. Raises `NameNotFound`, `OutOfRange` for a span it does
-    not have, `IdentityMismatch`, `Untrusted`.
-    """
+    root: Cid
+    document: "Document | None"
+    """None for a conversation."""
+    span: tuple[int, int] | None
+    """None for all of it."""
+
+
+def find_source(session: Session, ref: str) -> Named:
+    """Find what `DOC` or `DOC:START:END` names: a document, else any conversation. Raises `NameNotFound`."""
     try:
-        return _find_source(session, bench, ref, None)
+        return _find_source(session, ref, None)
     except NameNotFound:
         spanned = _SPAN.fullmatch(ref)
         if spanned is None:
             raise
-        return _find_source(session, bench, spanned[1], (int(spanned[2]), int(spanned[3])))
+        return _find_source(session, spanned[1], (int(spanned[2]), int(spanned[3])))
 
 
-def _find_source(session: Session, bench: Bench, ref: str, span: tuple[int, int] | None) -> Source:
+def _find_source(session: Session, ref: str, span: tuple[int, int] | None) -> Named:
     try:
         document = library_of(session).find(ref)
     except NameNotFound:
-        return source_of(session, bench, resolve_root(ref, session.index, session.store), None, span)
-    return source_of(session, bench, document.root, document, span)
+        return Named(resolve_root(ref, session.index, session.store), None, span)
+    return Named(document.root, document, span)
 
 
 def source_of(
     session: Session, bench: Bench, root_cid: Cid, document: "Document | None", span: tuple[int, int] | None
 ) -> Source:
-    """Read the tokens of a document, or of a span of it."""
+    """Read the tokens of a document, or of a span of it.
+
+    A document whose conversation is gone is read from its text. Raises `OutOfRange` for a span it does not have,
+    `IdentityMismatch` where it belongs to another model, `Untrusted`.
+    """
     from ..runtime.splice.receipt import Piece
 
     lost: list[int] | None = None

@@ -106,6 +106,8 @@ def test_an_unknown_word_explains_the_known_ones(cyberkv: Command) -> None:
     result = cyberkv("chat", stdin="/help\n")
     assert result.stdout == ""
     assert result.stderr.count("/fork [TOKEN]") == 2
+    assert "there is no" not in result.stderr
+    assert "there is no /nosuch; /undo takes" in cyberkv("chat", stdin="/nosuch\n").stderr
     assert cyberkv.json("list")["conversations"] == []
 
 
