@@ -11,7 +11,7 @@ from ..cybergraph.nodes import Model, ModelCard
 from ..cybergraph.nodes.card import MAX_LICENCE_BYTES
 from ..cybergraph.refs import resolve_root
 from .block_bars import block_bars
-from .consent import check_free, confirm, shown, text_of
+from .consent import check_free, confirm, shown, signed_by, text_of
 from .context import Session, pass_session
 from .identities import own_identity
 from .marking import marked_spans
@@ -100,5 +100,5 @@ def _plan(session: Session, cid: "Cid", model: KnownModel) -> "PublishPlan":
 def _say(session: Session, fresh: "list[tuple[Cid, PublishPlan]]", signer: bytes) -> None:
     """Show what becomes readable for anyone who gets the file."""
     for recorded, plan in fresh:
-        for line in shown(plan, plan.root, text_of(session, recorded, plan.conversation), signer):
+        for line in shown(plan, plan.root, text_of(session, recorded, plan.conversation), signed_by(signer)):
             click.echo(plain(line), err=True)

@@ -54,16 +54,21 @@ def text_of(session: Session, recorded: "Cid", root: "Conversation") -> str | No
     return codec.decode(tokens(session.store, load_root(session.store, recorded))[: root.length])
 
 
-def shown(plan: "PublishPlan", cid: "Cid", text: str | None, signer: bytes | None) -> Iterator[str]:
+def signed_by(key: bytes) -> str:
+    """Say which Ed25519 key signs, and what that shows of whose it is."""
+    return f"{key.hex()}, which is the same for all that this key signs"
+
+
+def shown(plan: "PublishPlan", cid: "Cid", text: str | None, signer: str | None) -> Iterator[str]:
     """Give the lines that say what becomes public: the conversation `cid` of a plan, with its text.
 
-    `signer`, by Ed25519 key, signs it.
+    `signer` says in words which key signs it.
     """
     root = plan.conversation
     yield "This becomes readable by anyone, for good:"
     yield f"  root      {cid}"
     if signer is not None:
-        yield f"  signed by {signer.hex()}, which is the same for all that this key signs"
+        yield f"  signed by {signer}"
     yield f"  title     {preview(root.title, TITLE_CHARS) or 'none'}, recorded {root.created or 'at an unknown time'}"
     yield f"  model     {root.model}"
     if root.approx is not None:

@@ -36,14 +36,22 @@ class Device(NamedTuple):
 PROCESSOR: Final = Device()
 
 
+def _of_a_device(ctx: click.Context, _param: click.Parameter, size_bytes: int | None) -> int | None:
+    """Refuse memory of a device where none is asked for; `--device` is eager, so it is read by now."""
+    if size_bytes is not None and ctx.params.get("device") == PROCESSOR.name:
+        raise click.UsageError("--device-memory belongs to --device cuda or auto", ctx)
+    return size_bytes
+
+
 def device_options(command: Command) -> Command:
     """Add `--device` and `--device-memory`."""
     command = click.option(
-        "--device-memory", metavar="SIZE", type=SIZE,
+        "--device-memory", metavar="SIZE", type=SIZE, callback=_of_a_device,
         help="Memory of the device for blocks; else 80 % of what is free once the model is loaded.",
     )(command)  # fmt: skip
     return click.option(
         "--device", type=click.Choice(DEVICES), default="cpu", show_default=True, envvar="CYBERKV_DEVICE",
+        is_eager=True,
         help="Where to compute; `auto` takes a CUDA device that is there and can. Else $CYBERKV_DEVICE.",
     )(command)  # fmt: skip
 

@@ -38,6 +38,13 @@ def access_folder(session: Session) -> "AccessFolder":
     return AccessFolder(session.home / "access", lambda: remark(session, WAITS))
 
 
+def has_key(session: Session) -> bool:
+    """Say whether this home has a key of its own."""
+    from ..cybergraph.access import key_names
+
+    return any(key_names(key_folder(session)))
+
+
 def own_identity(session: Session, name: str | None) -> "Identity":
     """Open a key: the one named, else the only one or `me`; the first use of a home makes that.
 
@@ -59,9 +66,9 @@ def own_identity(session: Session, name: str | None) -> "Identity":
 
 def keep_first(session: Session, made: "Identity") -> None:
     """Keep the first key of a home; where there are keys, nothing is done. Raises as `save_key`."""
-    from ..cybergraph.access import key_names, save_key
+    from ..cybergraph.access import save_key
 
-    if not any(key_names(key_folder(session))):
+    if not has_key(session):
         save_key(key_folder(session), FIRST_NAME, made, None)
         remark(session, f"made the key {FIRST_NAME} ({made.public().fingerprint}), without a passphrase")
 

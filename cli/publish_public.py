@@ -11,9 +11,9 @@ from ..cybergraph.chain import load_root
 from ..cybergraph.policy import dependent
 from ..cybergraph.refs import resolve_root
 from .block_bars import block_bars
-from .consent import check_free, confirm, count_kinds, shown, text_of
+from .consent import check_free, confirm, count_kinds, shown, signed_by, text_of
 from .context import Session
-from .identities import keep_first
+from .identities import FIRST_NAME, has_key, keep_first
 from .kubo import kubo_rpc
 from .marking import marked_spans
 from .names import keep, name_of_head
@@ -78,7 +78,7 @@ def publish_for_all(session: Session, ref: str, wish: Wish, car: Path | None, ku
     pinned: dict[str, Any] = {}
     # Whoever is asked has to see it, and whoever wants quiet has to say so together with --yes.
     if not (session.as_json and dry_run) and not (session.quiet and wish.yes):
-        for each in shown(leaving, cid, text, None if receipt is None else receipt.producer):
+        for each in shown(leaving, cid, text, _signer(session, wish, receipt)):
             click.echo(plain(each), err=not dry_run)
     if not dry_run:
         confirm(yes=wish.yes)
@@ -122,6 +122,13 @@ def publish_for_all(session: Session, ref: str, wish: Wish, car: Path | None, ku
             f"who goes on from it has to trust your key: send them `cyberkv trust add {key.signing.hex()}`, in a way "
             f"they know to be yours. `cyberkv key list` has the same key by its fingerprint, {key.fingerprint}",
         )
+
+
+def _signer(session: Session, wish: Wish, receipt: "Receipt | None") -> str | None:
+    """Say which key signs; one that is not kept yet would be another the next time, so it is not shown."""
+    if wish.sign and not has_key(session):
+        return f"a new key, {FIRST_NAME}: this home has none, and makes one when this is published"
+    return None if receipt is None else signed_by(receipt.producer)
 
 
 def _pin(

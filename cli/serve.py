@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from ..cybergraph.peers.url import GatewayUrl
 from .chat_server import chatting
@@ -27,13 +28,16 @@ if TYPE_CHECKING:
     from ..cybergraph.gateway.tls import Certificate
 
 _ADDRESS = re.compile(r"(?:\[(?P<v6>[0-9a-fA-F:.]+)\]|(?P<host>[^:\[\]\s]+)):(?P<port>[0-9]{1,5})")
+_MOST_PORT = 65535
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 def _address(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[str, int]:
     if (found := _ADDRESS.fullmatch(text)) is None:
         raise click.BadParameter("write HOST:PORT or [IPv6]:PORT; port 0 is any that is free")
-    return found["v6"] or found["host"], int(found["port"])
+    if (port := int(found["port"])) > _MOST_PORT:
+        raise click.BadParameter(f"a port is at most {_MOST_PORT}, not {port}")
+    return found["v6"] or found["host"], port
 
 
 def _public_url(_ctx: click.Context, _param: click.Parameter, text: str | None) -> str | None:
@@ -118,6 +122,8 @@ def serve(
         raise click.UsageError("--public-url belongs to --require-proof")
     if not chat and (model is not None or chat_key is not None or host_memory or device_memory is not None):
         raise click.UsageError("--model, --chat-key, --host-memory and --device-memory belong to --chat")
+    if not chat and ctx.get_parameter_source("device") is ParameterSource.COMMANDLINE:
+        raise click.UsageError("--device belongs to --chat")
     if chat and tls_cert is not None:
         raise click.UsageError("--chat speaks plain HTTP; put a proxy with TLS before it")
     certificate = _certificate(tls_cert, tls_key)

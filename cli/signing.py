@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ..cybergraph.errors import Untrusted
 from ..cybergraph.nodes import Model
 from .context import Session
-from .identities import key_folder, own_identity
+from .identities import has_key, own_identity
 from .output import remark
 from .trust import require_usable
 
@@ -27,11 +27,10 @@ def choose_signer(
     take a signer's word for it. Where there is no key, gives a new one, which `keep_first` keeps once something
     is published with it; none for a dry run. Raises as `own_identity`, and `Untrusted` where `sign` asks for more.
     """
-    from ..cybergraph.access import Identity, key_names
+    from ..cybergraph.access import Identity
 
-    has_key = any(key_names(key_folder(session)))
-    wanted = sign if sign is not None else has_key or key_name is not None
-    if not wanted or (dry_run and not has_key):
+    opens = has_key(session) or key_name is not None
+    if not (opens if sign is None else sign):
         return None
     try:
         require_usable(session, root)
@@ -40,7 +39,9 @@ def choose_signer(
             raise
         remark(session, f"not signed: {error.message}")
         return None
-    return own_identity(session, key_name) if has_key or key_name is not None else Identity.new()
+    if opens:
+        return own_identity(session, key_name)
+    return None if dry_run else Identity.new()
 
 
 def sign(session: Session, plan: "PublishPlan", signer: "Identity", name: str | None) -> "Receipt":

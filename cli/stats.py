@@ -1,6 +1,7 @@
 """`stats`: what a home holds, and what sharing is worth there."""
 
 from collections import Counter
+from collections.abc import Set as AbstractSet
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +39,11 @@ def stats(session: Session) -> None:
     sizes = {cid: store.size_bytes(cid) or 0 for cid in store.cids()}
     leaves = [size_bytes for cid, size_bytes in sizes.items() if cid.codec == "raw"]
     divergences = index.divergences()
-    settings = Counter(entry.domain for entry in index.entries())
+    settings, indexed = Counter[str](), set[Cid]()
+    for entry in index.entries():
+        settings[entry.domain] += 1
+        indexed.add(entry.block)
+    unindexed = survey.blocks.keys() - indexed
     signed = {signer.hex(): blocks for text, blocks in settings.items() if (signer := signer_of(text))}
     domains = {text: blocks for text, blocks in settings.items() if not signer_of(text)}
     data: dict[str, Any] = {
@@ -56,6 +61,7 @@ def stats(session: Session) -> None:
         "unreadable": len(survey.unreadable),
         "domains": domains,
         "signed": signed,
+        "unindexed": len(unindexed),
         "divergences": [each._asdict() for each in divergences],
         "pins": len(index.pins()),
         "used_bytes": store.used_bytes(),
@@ -87,7 +93,7 @@ def stats(session: Session) -> None:
         )
         computed = [(f"domain {name}", count(blocks, "block")) for name, blocks in domains.items()]
         fetched = [("fetched", f"{count(blocks, 'block')} signed by {signer}") for signer, blocks in signed.items()]
-        facts([*computed, *fetched])
+        facts([*computed, *fetched, ("not indexed", _unindexed(survey, unindexed))])
         _show_reuse(census)
         for each in divergences:
             say(f"divergence in domain {each.domain}: equal inputs gave {count(len(each.blocks), 'block')}", fg="red")
@@ -95,6 +101,15 @@ def stats(session: Session) -> None:
                 say(f"  {cid}")
 
     answer(session, data, show)
+
+
+def _unindexed(survey: Survey, blocks: AbstractSet[Cid]) -> str | None:
+    """Say what is here and not found by its tokens: what is approximate never is."""
+    nodes = survey.conversations.values()
+    approximate = blocks & {cid for node in nodes if node.approx is not None for cid in survey.blocks_of(node)}
+    why = {"of approximate conversations": len(approximate), "taken out, as by `evict`": len(blocks - approximate)}
+    words = ", ".join(f"{number:,} {reason}" for reason, number in why.items() if number)
+    return f"{count(len(blocks), 'block')}, not found by tokens: {words}" if blocks else None
 
 
 def _block_bytes(store: "Store", model: Cid) -> int:
@@ -143,10 +158,10 @@ def _show_reuse(census: Census) -> None:
         return
     with_, without = size(census.bytes_with), size(census.bytes_without)
     single, fleet = census.single, census.fleet
-    lost = f"{percent(single.block_size_loss)} % lost where they fill no block"
-    most = f"turns of equal length would find at most {percent(single.ceiling)} %"
-    others = f"{percent(fleet.found)} % of the rest found"
-    alike = f"conversations all alike would find at most {percent(fleet.ceiling)} %"
+    lost = f"{percent(single.block_size_loss)} % lost because only whole blocks are found"
+    most = f"at most {percent(single.ceiling)} % if all turns were equally long"
+    others = f"{percent(fleet.found)} % of the other tokens found"
+    alike = f"at most {percent(fleet.ceiling)} % if all conversations were alike"
     facts(
         [
             ("shared payload", f"{with_} instead of {without} for {count(census.roots, 'root')} in logs"),

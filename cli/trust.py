@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from ..cybergraph.cid import Cid
 
 _HEX: Final = re.compile(r"[0-9a-f]{64}")
+_FORMS: Final = (
+    "a key is the text beginning with ckv1 that `cyberkv key show` prints, a file with it, or the 64 hexadecimal "
+    "digits by which `publish`, `fetch` and `key show` name who signs"
+)
 KEY = click.argument("key", metavar="KEY")
 
 
@@ -35,7 +39,12 @@ def read_signer(text: str) -> bytes:
     """
     from .identities import read_public
 
-    return bytes.fromhex(text) if _HEX.fullmatch(text) else read_public(text).signing
+    if _HEX.fullmatch(text):
+        return bytes.fromhex(text)
+    try:
+        return read_public(text).signing
+    except BadReference as error:
+        raise BadReference(error.message, hint=_FORMS) from None
 
 
 def require_usable(session: Session, root: "Cid") -> None:

@@ -66,6 +66,7 @@ def verify(session: Session, ctx: click.Context, ref: str, *, level: str, sample
         "bytes": found.bytes,
         "in_place": found.bound,
         "indexed": found.indexed,
+        "approx": found.approx,
         "failed": [{"cid": cid, "reason": reason} for cid, reason in found.failed.items()],
         "absent": found.absent,
         "disputed": [{"cid": cid, "signers": signers} for cid, signers in found.disputed.items()],
@@ -85,6 +86,7 @@ def _show(root: Cid, ref: str, found: Integrity) -> None:
             ("level", "integrity"),
             ("hashed", f"{count(found.blocks, 'object')}, {size(found.bytes)} match their CIDs"),
             ("in place", f"{count(found.bound, 'block')} of the chain, {found.indexed:,} of them found by the index"),
+            ("approximate", found.approx and f"{found.approx}; the root says so"),
             ("not checked", "whether the model gives these keys and values; that takes a recomputation"),
         ]
     )
@@ -98,4 +100,5 @@ def _show(root: Cid, ref: str, found: Integrity) -> None:
         say(f"{count(len(found.disputed), 'block')} disputed: trusted signers contradict one another", fg="yellow")
         say(f"  {', '.join(signers)}: none of these blocks is used")
     if not found.failed and not found.absent:
-        say("integrity holds", fg="green", bold=True)
+        of_what = "" if found.approx is None else " of an approximate conversation"
+        say(f"integrity holds{of_what}", fg="green", bold=True)

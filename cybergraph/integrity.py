@@ -33,6 +33,8 @@ class Integrity:
     """Those of them that the index finds by their prefix key."""
     failed: dict[Cid, str] = field(default_factory=dict)
     """Block -> the first thing that is wrong with it."""
+    approx: str | None = None
+    """Why the root says that the bytes are approximate; None for exact ones."""
     absent: list[Cid] = field(default_factory=list)
     """Blocks that are not here, such as leaves that were evicted. What lies below one of them is not known."""
 
@@ -55,6 +57,7 @@ def check_integrity(store: Store, index: Index, root_cid: Cid, progress: Progres
     try:
         root = load_root(store, root_cid)
         found.bytes = store.size_bytes(root_cid) or 0
+        found.approx = root.approx
     except Corrupt as error:
         found.fail(root_cid, error.message)
         return found

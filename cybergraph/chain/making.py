@@ -65,7 +65,10 @@ def fork_root(
     """
     root = load_root(store, root_cid)
     if not 0 <= at <= root.length:
-        raise OutOfRange(f"cannot fork at {at}, the conversation has {root.length} tokens", at=at, tokens=root.length)
+        raise OutOfRange(
+            f"cannot fork at {at}, the conversation has {root.length} tokens", hint=f"give 0 to {root.length}", at=at,
+            tokens=root.length,
+        )  # fmt: skip
     full, rest = divmod(at, root.block_size)
     blocks = list(islice(block_cids(store, root), full + 1))
     _require_leaves(store, root_cid, blocks[:full])

@@ -43,6 +43,8 @@ _TELLING: Final = (
 """Where a block is missing for several reasons, the user learns the first of these."""
 _LIES: Final = (DigestMismatch, LimitExceeded)
 _SHOWN_CIDS: Final = 20
+_KEPT: Final = "what was verified is kept; fetch again to bring only the rest"
+_NO_ROOT: Final = "nothing of it came: check the CID, or ask another source"
 
 
 class Refusal(NamedTuple):
@@ -262,7 +264,6 @@ class Sources:
 
     def verdict(self, missing: Sequence[Cid]) -> CyberKVError:
         """Build the most telling error for blocks that no peer gave; its data lists them and every refusal."""
-        kept = "what was verified is kept; fetch again to bring only the rest"
         data: dict[str, object] = {
             "cid": str(missing[0]),
             "missing": [str(cid) for cid in missing[:_SHOWN_CIDS]],
@@ -273,7 +274,8 @@ class Sources:
             for name, error in self._errors:
                 if isinstance(error, kind):
                     reason = error.message if name in error.message else f"{error.message} (from {name})"
-                    hint = f"{error.hint}; {kept}" if error.hint else kept
+                    next_step = _NO_ROOT if kind is BlockNotFound and self._root in missing else _KEPT
+                    hint = f"{error.hint}; {next_step}" if error.hint else next_step
                     if isinstance(error, DigestMismatch):
                         data["cid"] = error.data["cid"]  # the block that was altered, not the first that is missing
                     return type(error)(f"{data['cid']} was not received: {reason}", hint=hint, **data | {"peer": name})

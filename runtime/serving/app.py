@@ -26,6 +26,8 @@ from .protocol import ChatRequest, parse_chat
 from .turns import Ended, Turns
 
 MOST_BODY_BYTES: Final = 8 << 20
+_COMPLETIONS: Final = "/v1/chat/completions"
+_MODELS: Final = "/v1/models"
 _CLIENT_LEFT: Final = 499
 """As other servers count it."""
 _BROKEN: Final = "the answer broke off"
@@ -56,9 +58,9 @@ def build_chat_app(offer: Offer) -> Starlette:
     """Build the application. It records every turn that ends."""
     chat = _Chat(offer)
     routes = [
-        Route("/v1/chat/completions", chat.complete, methods=["POST"]),
-        Route("/v1/models", chat.list_models, methods=["GET"]),
-        Route("/v1/models/{name:path}", chat.show_model, methods=["GET"]),
+        Route(_COMPLETIONS, chat.complete, methods=["POST"]),
+        Route(_MODELS, chat.list_models, methods=["GET"]),
+        Route(_MODELS + "/{name:path}", chat.show_model, methods=["GET"]),
         Route("/v1/{rest:path}", chat.unknown, methods=["GET", "POST", "DELETE", "PUT", "PATCH", "OPTIONS"]),
     ]
     return Starlette(routes=routes, exception_handlers=_HANDLERS)
@@ -112,7 +114,13 @@ class _Chat:
         return JSONResponse(self._model(), headers=_HEADERS)
 
     async def unknown(self, request: Request) -> Response:
-        return self._refusal(request) or _problem(
+        if (refusal := self._refusal(request)) is not None:
+            return refusal
+        path = request.url.path
+        if path in (_COMPLETIONS, _MODELS) or path.startswith(f"{_MODELS}/"):
+            allowed = "POST" if path == _COMPLETIONS else "GET, HEAD"
+            return _problem(405, f"{path:.200} takes {allowed}, not {request.method}", allow=allowed)
+        return _problem(
             404, f"{request.method} {request.url.path:.200} is not offered here: only chat completions and models are"
         )
 
@@ -244,6 +252,9 @@ def _left(_: Request, __: Exception) -> Response:
 _HANDLERS: Final = {CyberKVError: _failed, OSError: _broken, ClientDisconnect: _left, Exception: _broken}
 
 
-def _problem(status: int, message: str, param: str | None = None, code: str | None = None) -> Response:
+def _problem(
+    status: int, message: str, param: str | None = None, code: str | None = None, *, allow: str | None = None
+) -> Response:
     kind = "authentication_error" if status == 401 else "invalid_request_error"
-    return JSONResponse(error_json(message, kind, param=param, code=code), status, _HEADERS)
+    headers = _HEADERS if allow is None else {**_HEADERS, "Allow": allow}
+    return JSONResponse(error_json(message, kind, param=param, code=code), status, headers)

@@ -148,6 +148,21 @@ def test_errors_for_a_person_go_to_stderr_with_a_hint(story: Command) -> None:
     assert hint.startswith("hint: ")
 
 
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("fork story --at 999", "give 0 to 85"),
+        ("splice story story --at 999", "give 0 to 85"),
+        ("chat --from story", "cyberkv chat story"),
+        ("trust add abc", "64 hexadecimal digits"),
+        ("trust add abc", "ckv1"),
+    ],
+)
+def test_a_mistake_is_told_with_what_to_give_instead(line: str, words: str, story: Command) -> None:
+    error = story.error(2, *line.split())
+    assert words in error["message"] + error["hint"]
+
+
 def test_usage_errors_say_where_help_is(story: Command) -> None:
     error = story.error(2, "fork", "story", "--at", "many")
     assert error["kind"] == "usage"

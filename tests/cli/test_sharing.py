@@ -317,6 +317,16 @@ def cut(data: bytes, _story: Command) -> bytes:
     return data[:-1]
 
 
+def test_where_nothing_came_the_error_does_not_say_that_something_is_kept(
+    story: Command, elsewhere: Command, car: Path
+) -> None:
+    other = story.json("prefill", "-", "--name", "other", stdin="Another text.")["root"]
+    error = elsewhere.error(3, "fetch", other, "--from", car)
+    assert error["missing"] == [other]
+    assert "check the CID" in error["hint"]
+    assert "kept" not in error["hint"]
+
+
 @pytest.mark.parametrize(("spoil", "kind"), [(flipped, "digest-mismatch"), (cut, "truncated-car")])
 def test_a_spoilt_file_is_refused_and_what_was_right_is_kept(
     spoil: Callable[[bytes, Command], bytes], kind: str, story: Command, elsewhere: Command, car: Path

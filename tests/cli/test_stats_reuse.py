@@ -207,7 +207,7 @@ def test_stats_print_it(cyberkv: Command, monkeypatch: pytest.MonkeyPatch) -> No
     assert "from tree" in page
     assert "few-shot" not in page
     assert "3 names, 4 roots in their logs\n" in page
-    assert "turns of equal length would find at most" in page
+    assert "% if all turns were equally long" in page
 
 
 def test_roots_that_no_log_lists_are_counted_apart(story: Command) -> None:
@@ -225,6 +225,15 @@ def test_what_was_fetched_is_no_domain(story: Command, elsewhere: Command, tmp_p
     assert "domain" not in page
     assert f"fetched  5 blocks signed by {made['signed_by']}" in page
     assert "domain f32-" in story("stats").stdout  # the control
+
+
+def test_blocks_that_no_text_finds_are_counted_apart(story: Command) -> None:
+    assert (story.json("stats")["unindexed"], "not indexed" in story("stats").stdout) == (0, False)  # the control
+    story("evict", "story", "20:30", "--mode", "fast")
+    data = story.json("stats")
+    assert (data["blocks"], *data["domains"].values(), data["unindexed"]) == (8, 1, 7)
+    [line] = [line for line in story("stats").stdout.splitlines() if line.startswith("not indexed")]
+    assert line.endswith("  7 blocks, not found by tokens: 3 of approximate conversations, 4 taken out, as by `evict`")
 
 
 def test_an_empty_home_says_nothing_of_sharing(cyberkv: Command) -> None:

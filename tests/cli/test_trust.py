@@ -71,6 +71,10 @@ def test_signing_where_there_is_no_key_makes_one_and_a_dry_run_does_not(story: C
     assert story.json("publish", "story", "--sign", "--dry-run")["receipt"] is None
     assert "no terminal" in story.error(5, "publish", "story", "--public", "--sign")["message"]
     assert story.json("key", "list")["keys"] == []
+    shown = [story("publish", "story", "--public", "--sign", *dry, ok=False) for dry in ((), (), ("--dry-run",))]
+    pages = {(page.stdout + page.stderr).partition("  title")[0] for page in shown}
+    assert len(pages) == 1  # a key that is made, and not kept, would be another each time
+    assert "signed by a new key, me: this home has none" in pages.pop()
     result = story("--json", "publish", "story", "--public", "--sign", "--yes")
     assert [each["name"] for each in story.json("key", "list")["keys"]] == ["me"]
     assert result.json["receipt"]

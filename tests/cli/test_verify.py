@@ -18,6 +18,17 @@ def test_a_sound_conversation_is_counted_block_by_block(story: Command) -> None:
     assert "not checked" in page
 
 
+def test_what_is_approximate_is_said_beside_what_was_checked(story: Command) -> None:
+    assert story.json("verify", "story")["approx"] is None  # the control
+    assert "approximate" not in story("verify", "story").stdout
+    story("evict", "story", "20:30", "--mode", "fast")
+    [listed] = story.json("list")["conversations"]
+    assert story.json("verify", "story")["approx"] == listed["approx"]
+    page = story("verify", "story").stdout
+    assert f"approximate  {listed['approx']}" in page
+    assert page.endswith("integrity holds of an approximate conversation\n")
+
+
 def test_what_fails_is_named_and_the_rest_is_still_checked(story: Command) -> None:
     blocks = [block["cid"] for block in story("--json", "walk", "story").lines]
     leaf = story.json("show", blocks[1])["node"]["kv"][0]

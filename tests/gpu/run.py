@@ -29,6 +29,8 @@ MOST_BYTES = 64 << 20
 MANYLINUX = ("manylinux_2_28", "manylinux_2_27", "manylinux_2_17", "manylinux2014", "manylinux1")
 MOST_WORKERS = 8
 NO_GPU = 3
+UNKNOWN = "unknown"
+"""The commit of a tree that git does not know."""
 
 PYTEST = (
     "-m", "pytest", "-p", "no:cacheprovider", "-p", "xdist.plugin", "-p", "pytest_timeout", "-W", "default",
@@ -132,19 +134,32 @@ def weigh(size_bytes: int, wheels: int) -> int:
 
 
 def travelling_bytes(top: Path) -> int:
-    """Count what is in a working tree, tracked or not ignored, and what is carried beside it."""
-    listed = _git(top, "ls-files", "-z", "--cached", "--others", "--exclude-standard").split("\0")
-    files = {top / name for name in listed if name} | set((top / CARRIED).rglob("*"))
+    """Count what is in a working tree, tracked or not ignored, and what is carried beside it.
+
+    Without git, everything counts that is not in a hidden folder: nothing says what is ignored.
+    """
+    listed = _git(top, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    if listed is None:
+        files = {path for each in top.iterdir() if not each.name.startswith(".") for path in (each, *each.rglob("*"))}
+    else:
+        files = {top / name for name in listed.split("\0") if name}
+    files |= set((top / CARRIED).rglob("*"))
     return sum(path.stat().st_size for path in files if path.is_file() and not path.is_symlink())
 
 
 def commit(top: Path) -> str:
-    """Name the commit, with a plus where the working tree differs from it."""
-    return _git(top, "rev-parse", "HEAD").strip() + ("+" if _git(top, "status", "--porcelain") else "")
+    """Name the commit, with a plus where the working tree differs from it; `unknown` without git."""
+    head = _git(top, "rev-parse", "HEAD")
+    return UNKNOWN if head is None else head.strip() + ("+" if _git(top, "status", "--porcelain") else "")
 
 
-def _git(top: Path, *arguments: str) -> str:
-    return subprocess.run(["git", *arguments], cwd=top, capture_output=True, text=True, check=True).stdout
+def _git(top: Path, *arguments: str) -> str | None:
+    """Give what git says of a folder; None where there is no git, or where it keeps nothing of this one."""
+    try:
+        done = subprocess.run(["git", *arguments], cwd=top, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return None
+    return None if done.returncode else done.stdout
 
 
 if __name__ == "__main__":

@@ -75,7 +75,9 @@ def test_where_our_packages_are_not_installed_they_are_links(tmp_path: Path, mon
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
-def test_what_travels_is_weighed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_travels_is_weighed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(tmp_path)]
     (tmp_path / ".gitignore").write_text("ignored\n.gpu/\n")  # 14 bytes
     (tmp_path / "tracked").write_bytes(bytes(100))
@@ -89,6 +91,10 @@ def test_what_travels_is_weighed(tmp_path: Path, capsys: pytest.CaptureFixture[s
     (tmp_path / ".gpu/wheels").mkdir(parents=True)
     (tmp_path / ".gpu/wheels/a.whl").write_bytes(bytes(10_000))
     assert (run.travelling_bytes(tmp_path), run.commit(tmp_path)) == (11_114, clean + "+")
+    shutil.rmtree(tmp_path / ".git")
+    assert (run.travelling_bytes(tmp_path), run.commit(tmp_path)) == (100 + (1 << 20) + 1000 + 10_000, run.UNKNOWN)
+    monkeypatch.setenv("PATH", "")  # nor is git there
+    assert run.commit(tmp_path) == run.UNKNOWN
     assert run.weigh(run.MOST_BYTES, 1) == 0
     assert "TOO MUCH" not in capsys.readouterr().out
     assert run.weigh(run.MOST_BYTES + 1, 1) == 1
