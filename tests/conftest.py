@@ -3,6 +3,11 @@
 import atexit
 import gc
 import os
+import signal
+
+# A shell has what it starts in the background ignore Ctrl-C, and so would programs that tests start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Before torch loads: with the default spinning, two threads on a busy machine run slower than one. Tests run on every
 # core by themselves, and those about threads set their number.
