@@ -72,6 +72,7 @@ class RingCopy:
         """Forget a layer's rows from `end` on, and say whether those from `first` to `end` are all here."""
         plane = self.plane(layer)
         if plane.ring.end > end:
+            self._laid.pop(layer, None)  # what is forgotten may be NaN, and would come through any mask
             self._planes[layer] = plane = plane.on(plane.ring.upto(Position(end)))
         return plane.ring.end == end and plane.origin_logical <= first
 

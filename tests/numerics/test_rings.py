@@ -261,3 +261,20 @@ def test_three_windows_in_four_by_the_configuration(tmp_path: Path, tight: None,
         lives.append(live)
     both(lambda live: live.append(TOKENS[:300]), (lives[0], lives[1]))
     both(decode(TOKENS[300:340]), (lives[0], lives[1]))
+
+
+def test_rows_that_are_forgotten_are_not_read_through_the_mask(tiny_engine: Engines) -> None:
+    live = Live(tiny_engine("mistral"))
+    live.append(TOKENS[:20])
+    for token in TOKENS[20:24]:
+        live.decode(token)
+    expected = live.next_logits().clone()
+    rings = live.sequence._rings  # type: ignore[attr-defined]
+    live.decode(TOKENS[24])
+    for layer in range(live.engine.config.num_layers):
+        first, _ = rings._laid[layer]
+        for part in rings.plane(layer).by_head:
+            part[:, 24 - first] = float("nan")  # as a model that overflows leaves it
+    live.rollback(23)
+    live.decode(TOKENS[23])
+    assert torch.equal(live.next_logits(), expected)
