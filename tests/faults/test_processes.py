@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -106,18 +107,21 @@ def test_readers_beside_slots_that_are_used_again(make_home: MakeHome) -> None:
 
 @dataclass(frozen=True)
 class WriteOwn:
-    """Writes blocks of its own, one after the other, and some that the others write too."""
+    """Writes blocks of its own, one after the other, and some that the others write too.
+
+    A block costs it five calls at least, so ten of them outlast every kill below, whatever the others have written.
+    """
 
     number: int
 
     def __call__(self, home: Path, say: Say) -> None:
         with DiskStore(home / "store") as store:
-            for own, shared in zip(self.blocks(), FIRST, strict=True):
+            for own, shared in zip(self.blocks(), cycle(FIRST), strict=False):
                 store.put_many([own, shared])
                 say(own[0])
 
     def blocks(self) -> list[tuple[Cid, bytes]]:
-        return blocks(40 + 6 * self.number)[-6:]
+        return blocks(40 + 10 * self.number)[-10:]
 
 
 @pytest.mark.parametrize("killed_at", range(8, 50, 6))
