@@ -87,7 +87,7 @@ def test_a_resume_heats_only_what_windows_see(tiny_engine: Engines, monkeypatch:
 def test_blocks_that_no_window_sees_leave_the_pool_and_stay_readable(
     tiny_engine: Engines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cyberkv.runtime.live.CHUNK_TOKENS", 64)
+    monkeypatch.setattr("cyberkv.runtime.appending.CHUNK_TOKENS", 64)
     engine = tiny_engine("mistral")
     engine.pool = Pool(engine.geometry, 20)
     live, most = Live(engine), 0

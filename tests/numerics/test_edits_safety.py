@@ -198,7 +198,7 @@ def test_a_pool_without_room_leaves_the_conversation(tiny_engine: Engines) -> No
 def test_ctrl_c_between_chunks_leaves_the_conversation(tiny_engine: Engines, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = tiny_engine()
     live = started(engine, TOKENS[:200])
-    monkeypatch.setattr("cyberkv.runtime.live.CHUNK_TOKENS", 32)
+    monkeypatch.setattr("cyberkv.runtime.appending.CHUNK_TOKENS", 32)
     expected = live.next_logits()
 
     def stop(done: int, total: int) -> None:

@@ -276,7 +276,7 @@ def test_a_failed_write_leaves_what_is_stored(
 
     live = Live(engine)
     monkeypatch.setattr(engine.store, "put_many", full)
-    monkeypatch.setattr("cyberkv.runtime.live.CHUNK_TOKENS", 64)
+    monkeypatch.setattr("cyberkv.runtime.appending.CHUNK_TOKENS", 64)
     with pytest.raises(TierFull):
         live.append(TOKENS[:200])
     monkeypatch.undo()

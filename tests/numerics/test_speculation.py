@@ -92,7 +92,7 @@ def test_what_is_rejected_leaves_nothing(wrong: int, tiny_engine: Engines, monke
     live.append(TOKENS[:230])
     expected, _ = alone(tiny_engine(home="oracle"), Request(tuple(TOKENS[:230]), max_tokens=12))
     hashed: list[Any] = []
-    monkeypatch.setattr("cyberkv.runtime.live.name_blocks", lambda *parts: hashed.append(parts))
+    monkeypatch.setattr("cyberkv.runtime.appending.name_blocks", lambda *parts: hashed.append(parts))
     stored, used = set(engine.store.cids()), engine.pool.used_blocks
     hot = [each.clone() for each in live.sequence.keys_values(0, 0, 230)]
     spare = [row for row in range(engine.pool.capacity_blocks) if row not in live.sequence.table]

@@ -41,7 +41,7 @@ def broken(patch: pytest.MonkeyPatch, engine: Engine, live: Live, place: str, er
         raise error("made to fail")
 
     if place in ("canonical_step", "name_blocks"):
-        patch.setattr(f"cyberkv.runtime.live.{place}", failing)
+        patch.setattr(f"cyberkv.runtime.appending.{place}", failing)
     elif place == "attend":
         attend, last = live.sequence.attend, engine.config.num_layers - 1
         patch.setattr(live.sequence, place, lambda layer, *rest: (failing if layer == last else attend)(layer, *rest))

@@ -130,7 +130,7 @@ def test_a_budget_covers_what_is_loaded_first_and_the_rest_together(tiny_engine:
 
 
 def test_only_what_was_stored_counts_as_done(tiny_engine: Engines, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cyberkv.runtime.live.CHUNK_TOKENS", 64)
+    monkeypatch.setattr("cyberkv.runtime.appending.CHUNK_TOKENS", 64)
     live = Live(tiny_engine())
 
     def stop(_done: int, _total: int) -> None:

@@ -26,7 +26,7 @@ def test_the_first_seal_wins_and_others_adopt(
     theirs: list[int], tiny_engine: Engines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another engine over the same home, as in another process, overtakes one that has stored four blocks."""
-    monkeypatch.setattr("cyberkv.runtime.live.CHUNK_TOKENS", 64)
+    monkeypatch.setattr("cyberkv.runtime.appending.CHUNK_TOKENS", 64)
     slow, fast = Live(tiny_engine()), Live(tiny_engine())
     assert slow.engine.pool is not fast.engine.pool
     index, same = slow.engine.index, theirs is TOKENS
