@@ -9,6 +9,7 @@ import click
 from ..cybergraph.cid import Cid
 from ..cybergraph.errors import NotFound
 from ..cybergraph.index.marks import encode_name
+from .changing import changing
 from .context import Session, pass_session
 from .interrupt import stoppable
 from .models import choose_model
@@ -65,16 +66,17 @@ def add(session: Session, file: str, *, model: str | None, name: str | None, blo
     name = name or (known.name if known else unique(session.index, base))
     head = say_moves(session, name, None)
     recording = Recording(session, Live(engine), bench.codec, name, None, None, None, 0, head)
-    with scrubbing(session), stoppable() as stop:
-        recording.append_tokens(bench.codec.encode(text, special=False), stop)
-        root = recording.save()
-    session.index.pin(text_cid, session.now())
-    tokens = len(recording.live.tokens)
-    made = Document(recording.name, root, text_cid, engine.model_cid, block_size, tokens, session.now())
-    library.keep(made)
-    if known is not None and known.root != root:
-        library.remove(known)
-    _answer(session, made, is_new=True)
+    with scrubbing(session), changing(session) as change:
+        with stoppable() as stop:
+            recording.append_tokens(bench.codec.encode(text, special=False), stop)
+        change.hold()
+        root, tokens = recording.save(), len(recording.live.tokens)
+        session.index.pin(text_cid, session.now())
+        made = Document(recording.name, root, text_cid, engine.model_cid, block_size, tokens, session.now())
+        library.keep(made)
+        if known is not None and known.root != root:
+            library.remove(known)
+        _answer(session, made, is_new=True)
 
 
 @document.command(name="list")

@@ -8,7 +8,7 @@ from ..cybergraph.cid import Cid
 from ..cybergraph.policy import Span
 from .context import Session
 from .identities import access_folder
-from .interrupt import stoppable
+from .interrupt import holdable, stoppable
 from .models import find_codec
 from .names import ANY, slug
 from .output import remark
@@ -30,7 +30,9 @@ def reprefill(session: Session, root_cid: Cid, spans: Sequence[Span]) -> str:
     recording = start(session, model=str(root.model), name=None, from_ref=None, base=base)
     with stoppable() as stop:
         recording.append_tokens(public, stop)
-    recording.save()
-    access_folder(session).change_marks(lambda marks: marks.mark(public, 0, len(public), "public"))
-    remark(session, f"recorded {count(len(public), 'token')} without the private ones as {recording.name}")
+    with holdable() as change:
+        change.hold()
+        recording.save()
+        access_folder(session).change_marks(lambda marks: marks.mark(public, 0, len(public), "public"))
+        remark(session, f"recorded {count(len(public), 'token')} without the private ones as {recording.name}")
     return recording.name

@@ -9,7 +9,10 @@ import pytest
 from cyberkv.cli import editing, fork, splice
 from cyberkv.cli.context import Session
 from cyberkv.cybergraph.index import Index
+from cyberkv.runtime.live import Live
+from cyberkv.runtime.splice import encoder
 from tests.cli.conftest import STORY, Command
+from tests.numerics.test_retrieval import WordEncoder
 
 Interrupt = Callable[[Any, str], None]
 SHORT = ("--max-tokens", 2)
@@ -79,6 +82,37 @@ def test_what_was_recorded_is_told(line: tuple[str, ...], cyberkv: Command, inte
     assert f"{'all of ' * (line[0] == 'prefill')}{tokens} tokens are recorded as made; the same" in result.stderr
 
 
+@pytest.mark.parametrize(("name", "is_made"), [("advance", True), ("append", False)])
+def test_a_document_is_made_and_told_or_neither(
+    name: str, is_made: bool, cyberkv: Command, interrupt: Interrupt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(encoder, "open_encoder", WordEncoder)
+    interrupt(Index if is_made else Live, name)
+    result = cyberkv("--json", "document", "add", "-", "--name", "made", stdin=STORY, ok=False)
+    assert result.exit_code == 130
+    documents = cyberkv.json("document", "list")["documents"]
+    assert [each["name"] for each in documents] == ["made"] * is_made
+    if is_made:
+        assert result.json["root"] == documents[0]["root"] == head_of(cyberkv, "made")
+        assert "the change was made" in result.stderr
+    else:
+        assert result.json["error"]["hint"] == "nothing was changed"
+        assert cyberkv.json("list")["conversations"] == []
+
+
+def test_what_was_prefilled_again_to_be_published_is_told(story: Command, interrupt: Interrupt) -> None:
+    story("mark", "story", "--public", ":20", "--public", "30:", "--private", "20:30")
+    before = {each["name"] for each in story.json("list")["conversations"]}
+    interrupt(Index, "advance")
+    result = story("publish", "story", "--public", "--yes", "--reprefill", ok=False)
+    assert result.exit_code == 130
+    [name] = {each["name"] for each in story.json("list")["conversations"]} - before
+    assert f"tokens without the private ones as {name}" in result.stderr
+    assert story.json("mark", name)["public_tokens"] == len(STORY) - 10
+    with Index(story.home / "index") as index:
+        assert index.published() == []
+
+
 def test_what_was_taken_out_in_a_dialogue_is_told(story: Command, interrupt: Interrupt) -> None:
     interrupt(Index, "advance")
     result = story("--json", "chat", "story", stdin="/evict 60:70\nnever asked\n", ok=False)
@@ -91,8 +125,6 @@ def test_what_was_taken_out_in_a_dialogue_is_told(story: Command, interrupt: Int
 def test_the_seconds_of_a_prefill_that_was_stopped_are_counted(
     cyberkv: Command, interrupt: Interrupt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from cyberkv.runtime.live import Live
-
     clock_s = [0.0]
     monkeypatch.setattr(Session, "clock_s", lambda _: clock_s[0])
     append = Live.append
