@@ -77,7 +77,7 @@ def open_processor(session: Session, record: "ModelRecord", asked: Device) -> "D
     except (NotFound, UnsupportedModel) as error:
         if asked.name == "cuda":
             raise
-        _say_why(session, error)
+        say_why(session, error)
         return None
 
 
@@ -88,6 +88,7 @@ def say_less(session: Session, processor: "DeviceProcessor | None") -> None:
         remark(session, f"below the device are {given} of host memory: the system refused {refused} more")
 
 
-def _say_why(session: Session, error: CyberKVError) -> None:
+def say_why(session: Session, error: CyberKVError) -> None:
+    """Say, where it is asked for, why the processor computes although a device might have."""
     if session.verbose:
         remark(session, f"computing on the processor: {error.message}")

@@ -41,8 +41,7 @@ def fsck(session: Session, ctx: click.Context, *, repair: bool, sources: tuple[s
     from ..cybergraph.keeping.repair import repair as repair_home
 
     session.require_home()
-    for folder in ("store/catalog", "index"):
-        probe(session.home / folder)
+    probe(session.home / "store/catalog", session.home / "index")
     if repair or sources:
         session.open_to_write()
     counts = Counts()

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ..cybergraph.chain import load_root
 from ..cybergraph.cid import Cid
+from ..cybergraph.errors import TierFull, UnsafeNumerics
 from ..cybergraph.index.marks import encode_name
 from ..cybergraph.refs import resolve_root
 from ..cybergraph.verdict import Verdict
 from .context import Session
-from .device import PROCESSOR, Device, open_processor, say_less
+from .device import PROCESSOR, Device, open_processor, say_less, say_why
 from .interrupt import Stop, holdable
 from .marking import carry_marks
 from .models import choose_model, need_codec
@@ -23,6 +24,7 @@ from .rates import keep_rate, read_rate
 from .trust import require_usable
 
 if TYPE_CHECKING:
+    from ..runtime.cuda.processor import DeviceProcessor
     from ..runtime.engine import Engine
     from ..runtime.live import Live
     from ..runtime.models.record import ModelRecord
@@ -260,17 +262,31 @@ def start(
 def load_engine(session: Session, record: "ModelRecord", device: Device = PROCESSOR) -> "tuple[Engine, TextCodec]":
     """Load a registered model to record into the home. Raises `UnsupportedModel` for one that takes no text.
 
-    And as `open_processor`.
+    And as `open_processor`. By `auto`, a device that has no room for the model, or may seal nothing, is given back.
     """
+    with busy(session, f"loading {record.name}"):
+        processor, opened = open_processor(session, record, device), None
+        if processor is not None and device.name == "auto":
+            try:
+                opened = _open_engine(session, record, processor)
+                opened[0].domain.require_sound()
+            except (TierFull, UnsafeNumerics) as error:
+                say_why(session, error)
+                processor = opened = None
+        engine, codec = opened or _open_engine(session, record, processor)
+    say_less(session, processor)
+    return engine, codec
+
+
+def _open_engine(
+    session: Session, record: "ModelRecord", processor: "DeviceProcessor | None"
+) -> "tuple[Engine, TextCodec]":
     from ..runtime.engine import build_engine
     from ..runtime.pace import Pace
 
-    with busy(session, f"loading {record.name}"):
-        processor = open_processor(session, record, device)
-        loaded = session.registry.load(record, None if processor is None else processor.arithmetic)
-        codec = need_codec(loaded.text, record.name)
-        engine = build_engine(loaded, session.store, session.index, processor=processor)
-    say_less(session, processor)
+    loaded = session.registry.load(record, None if processor is None else processor.arithmetic)
+    codec = need_codec(loaded.text, record.name)
+    engine = build_engine(loaded, session.store, session.index, processor=processor)
     engine.pace = Pace(session.clock_s, read_rate(session.home, record.cid))
     return engine, codec
 

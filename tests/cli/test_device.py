@@ -1,6 +1,8 @@
 """`--device`: what happens with a device, without one, and with one that does not compute this model."""
 
+import gc
 import json
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,9 @@ import pytest
 from cyberkv.runtime import engine
 from cyberkv.runtime.cuda import backends, choice, reference
 from cyberkv.runtime.cuda.choice import Seen
+from cyberkv.runtime.cuda.devicepool import DevicePool
 from cyberkv.runtime.cuda.processor import DeviceProcessor
+from tests import once
 from tests.cli.conftest import Command
 from tests.gpu.engines import SOUND
 from tests.gpu.inline import InlineDevice, Launches
@@ -120,6 +124,35 @@ def test_commands_on_a_device_give_what_the_processor_gives(cyberkv: Command, in
 
 def test_its_memory_is_bounded_by_the_option(cyberkv: Command, inline: list[DeviceProcessor]) -> None:
     assert cyberkv.error(8, *RUN, "--device", "cuda", "--device-memory", "7B")["kind"] == "full"
+
+
+@pytest.mark.parametrize(("fault", "reason"), [("room", "bytes"), ("arithmetic", "nothing may be sealed here")])
+def test_a_device_that_cannot_is_given_back_where_the_choice_was_open(
+    fault: str, reason: str, cyberkv: Command, inline: list[DeviceProcessor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pools: list[weakref.ref[DevicePool]] = []
+    make = DeviceProcessor.engine_pool
+
+    def noted(*given: Any) -> DevicePool:
+        pools.append(weakref.ref(pool := make(*given)))
+        return pool
+
+    monkeypatch.setattr(DeviceProcessor, "engine_pool", noted)
+    asks = (*RUN, "--name", "talk")
+    if fault == "room":
+        asks += ("--device-memory", "7B")
+    else:
+        probe, broken = engine.probe, replace(SOUND, broken="steps of 16 gave other bytes than one chunk")
+        monkeypatch.setattr(engine, "probe", lambda *parts: broken if parts[1].kind else probe(*parts))
+        monkeypatch.setattr(engine, "build_engine", once.build_engine)
+    refused = cyberkv.error({"room": 8, "arithmetic": 5}[fault], *asks, "--device", "cuda")
+    told = cyberkv("-v", "--json", *asks, "--device", "auto")
+    assert f"computing on the processor: {refused['message']}" in told.stderr
+    assert reason in refused["message"]
+    assert told.json["text"] == cyberkv.json(*RUN)["text"]
+    gc.collect()
+    assert [pool() for pool in pools] == [None] * (0 if fault == "room" else 2)
+    assert len(inline) == 2
 
 
 def test_a_refusal_of_page_locked_memory_is_said_where_asked_and_costs_nothing_else(
