@@ -1,4 +1,4 @@
-"""Go through every page of a database in a process of its own: `python -m cyberkv.cybergraph.probe FOLDER`.
+"""Go through every page of databases in a process of its own: `python -m cyberkv.cybergraph.probe FOLDER…`.
 
 LMDB trusts its pages. One whose bytes were changed on the disk can make it end the whole process, by an assertion or by
 a read outside its map, which nothing inside the process can catch. Whoever calls `probe` first learns it as an error.
@@ -15,13 +15,17 @@ import lmdb
 from .errors import Corrupt
 
 
-def probe(folder: Path) -> None:
-    """Read everything in the database in `folder`, as far as there is one.
+def probe(*folders: Path) -> None:
+    """Read everything in the databases in `folders`, as far as there are any.
 
     Raises `Corrupt` where that ends a process; what LMDB reports as an error is left to whoever opens the database.
     """
-    code = _exit_code(folder)
-    if code < 0:
+    if len(folders) > 1 and _exit_code(*folders) == 0:  # one process for all; who ended it is asked one by one
+        return
+    for folder in folders:
+        code = _exit_code(folder)
+        if code >= 0:
+            continue
         raise Corrupt(
             f"the database in {folder} is damaged: reading it ends the process with signal {-code}",
             hint="move it away: `cyberkv index rebuild` makes a new index, a store is fetched again", path=str(folder),
@@ -33,9 +37,9 @@ def reads_whole(folder: Path) -> bool:
     return _exit_code(folder) == 0
 
 
-def _exit_code(folder: Path) -> int:
+def _exit_code(*folders: Path) -> int:
     return subprocess.run(
-        [sys.executable, "-P", "-m", __name__, folder], check=False, capture_output=True, stdin=subprocess.DEVNULL
+        [sys.executable, "-P", "-m", __name__, *folders], check=False, capture_output=True, stdin=subprocess.DEVNULL
     ).returncode
 
 
@@ -55,6 +59,7 @@ def _read_all(folder: str) -> None:
 if __name__ == "__main__":
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
-        _read_all(sys.argv[1])
+        for folder in sys.argv[1:]:
+            _read_all(folder)
     except lmdb.Error as error:
         sys.exit(str(error))
