@@ -31,8 +31,8 @@ def scrubbing(session: Session) -> Iterator[Scrub]:
         drop=lambda cid: room is None or bool(quarantine(store, [cid])),
         uses=lambda: clock.now,
     )
-    scrub.start()
     try:
+        scrub.start()  # within: a Ctrl-C may come when the thread runs, and before this returns
         yield scrub
     finally:
         scrub.close()

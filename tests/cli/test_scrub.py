@@ -38,7 +38,7 @@ def test_serve_finds_damage_and_takes_it_out(story: Command) -> None:
     assert stats["leaves"] == 5
     assert finish(story.home, "gc")["leaves"] == 0  # a server stands in nobody's way
     process.send_signal(signal.SIGINT)
-    assert process.wait(30) == 130
+    assert process.wait() == 130
     process.communicate()
 
 
@@ -51,6 +51,22 @@ def test_chat_finds_damage_while_it_waits_for_a_line(story: Command) -> None:
     process.communicate("")
     assert process.returncode == 0
     assert finish(story.home, "stats")["quarantined"] == [leaf]
+
+
+def test_a_ctrl_c_as_the_scrub_starts_ends_it(story: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would read on in a store that is closed."""
+    started: list[Scrub] = []
+
+    def interrupted(scrub: Scrub) -> None:
+        start_scrub(scrub)
+        started.append(scrub)
+        raise KeyboardInterrupt
+
+    start_scrub = Scrub.start
+    monkeypatch.setattr(Scrub, "start", interrupted)
+    assert story("prefill", "-", "--name", "new", stdin="Some text.", ok=False).exit_code == 130
+    [scrub] = started
+    assert not scrub._thread.is_alive()
 
 
 class Thorough(Scrub):
