@@ -32,26 +32,33 @@ _SHOWN_BYTES: Final = 1 << 10
 _STREAMS: Final = (0, 1, 2)
 _NUMBER: Final = 4
 _IMPORTED: Final = (
-    "torch", "uvicorn", "cyberkv.cli.main", "cyberkv.cli.serve", "cyberkv.cli.chat", "cyberkv.cli.recording",
-    "cyberkv.cybergraph.gateway.pages", "cyberkv.cybergraph.peers", "cyberkv.cybergraph.transfer",
-    "cyberkv.runtime.engine", "cyberkv.runtime.models.registry", "cyberkv.runtime.serving", "cyberkv.runtime.splice",
+    "torch", "uvicorn", "uvicorn.lifespan.off", "uvicorn.loops.auto", "cyberkv.cli.main", "cyberkv.cli.serve",
+    "cyberkv.cli.chat", "cyberkv.cli.recording", "cyberkv.cybergraph.gateway.front",
+    "cyberkv.cybergraph.gateway.metrics", "cyberkv.cybergraph.gateway.pages", "cyberkv.cybergraph.keeping.room",
+    "cyberkv.cybergraph.peers", "cyberkv.cybergraph.transfer", "cyberkv.runtime.engine",
+    "cyberkv.runtime.models.registry", "cyberkv.runtime.models.tokenizer", "cyberkv.runtime.models.weights",
+    "cyberkv.runtime.selected", "cyberkv.runtime.serving.app", "cyberkv.runtime.splice",
 )  # fmt: skip
 
 
 class Forked:
     """A running `python -m MODULE LINE`, used as a `subprocess.Popen` is.
 
-    Its streams carry text or, without `text`, bytes.
+    Its streams carry text or, without `text`, bytes. With a `terminal`, they are that one, and nobody reads them here.
     """
 
     def __init__(
-        self, line: Sequence[object], *, module: str = "cyberkv.cli", stdin: int = DEVNULL, text: bool = True
-    ) -> None:
+        self, line: Sequence[object], *, module: str = "cyberkv.cli", stdin: int = DEVNULL, text: bool = True,
+        terminal: int | None = None,
+    ) -> None:  # fmt: skip
         self.returncode: int | None = None
         self.stdin: IO[Any] | None = None
         ours_in, theirs_in = (None, os.open(os.devnull, os.O_RDONLY)) if stdin == DEVNULL else os.pipe()[::-1]
         ours_out, theirs_out = os.pipe()
         ours_err, theirs_err = os.pipe()
+        if terminal is not None:
+            for fd in (theirs_in, theirs_out, theirs_err):
+                os.dup2(terminal, fd)
         how = "" if text else "b"
         if ours_in is not None:
             self.stdin = os.fdopen(ours_in, f"w{how}")

@@ -85,11 +85,15 @@ def answers_once(monkeypatch: pytest.MonkeyPatch) -> None:
     once.remember_answers(monkeypatch)
 
 
+def weaken_passphrases(patch: pytest.MonkeyPatch) -> None:
+    """Take the least that is taken, not what is chosen: commands and keys in tests are many."""
+    patch.setattr(passphrase, "MEMORY_KIB", passphrase.LEAST_MEMORY_KIB)
+    patch.setattr(passphrase, "PASSES", passphrase.LEAST_PASSES)
+
+
 @pytest.fixture(autouse=True)
 def weak_passphrases(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The least that is taken, not what is chosen: commands and keys in tests are many."""
-    monkeypatch.setattr(passphrase, "MEMORY_KIB", passphrase.LEAST_MEMORY_KIB)
-    monkeypatch.setattr(passphrase, "PASSES", passphrase.LEAST_PASSES)
+    weaken_passphrases(monkeypatch)
 
 
 @pytest.fixture(scope="session")
@@ -136,7 +140,8 @@ STORY = "The lighthouse keeper counted forty-one ships before the fog came in an
 @pytest.fixture(scope="session")
 def story_home(tmp_path_factory: pytest.TempPathFactory, first_home: Path) -> Path:
     home = shutil.copytree(first_home, tmp_path_factory.mktemp("story") / "home")
-    Command(home)("prefill", "-", "--name", "story", stdin=STORY)
+    with once.remembering():
+        Command(home)("prefill", "-", "--name", "story", stdin=STORY)
     return home
 
 
@@ -146,12 +151,26 @@ def story(story_home: Path, tmp_path: Path) -> Command:
     return Command(shutil.copytree(story_home, tmp_path / "home"))
 
 
+@pytest.fixture(scope="session")
+def made_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Make small random models, each kind once."""
+    made: dict[str, Path] = {}
+
+    def make(family: str, **changes: Any) -> Path:
+        kind = f"{family} {sorted(changes.items())}"
+        if kind not in made:
+            made[kind] = tiny_model(family, tmp_path_factory.mktemp("kind"), **changes)
+        return made[kind]
+
+    return make
+
+
 @pytest.fixture
-def add_tiny(tmp_path: Path) -> Callable[..., Path]:
+def add_tiny(tmp_path: Path, made_once: Callable[..., Path]) -> Callable[..., Path]:
     """Make another small random model in a folder of its own."""
 
     def make(name: str, family: str = "llama", **changes: Any) -> Path:
-        return tiny_model(family, tmp_path / name, **changes)
+        return shutil.copytree(made_once(family, **changes), tmp_path / name)
 
     return make
 

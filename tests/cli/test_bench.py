@@ -1,12 +1,15 @@
 """`bench`: names, processes, exit codes. What is measured belongs to the benchmarks."""
 
+import json
+import os
 from pathlib import Path
 
 import pytest
 
 from cyberkv.cli import bench
-from cyberkv.cli.context import Session
+from cyberkv.cli.context import Session, default_cache
 from tests.cli.conftest import Command
+from tests.forked import Forked
 
 
 def test_the_names_are_those_of_the_modules(cyberkv: Command) -> None:
@@ -58,8 +61,12 @@ def test_a_benchmark_that_cannot_run_is_missed(cyberkv: Command, monkeypatch: py
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", bench.NAMES)
-def test_every_benchmark_still_runs(cyberkv: Command, name: str) -> None:
-    answer = cyberkv("--json", "bench", name, "--quick")
-    [result] = answer.json["benchmarks"]
+def test_every_benchmark_still_runs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `bench` starts them, but for the seconds that each takes to import torch."""
+    if "CYBERKV_BENCH_CACHE" not in os.environ:
+        monkeypatch.setenv("CYBERKV_BENCH_CACHE", str(default_cache() / "models"))
+    running = Forked(["--quick", "--json"], module=f"{bench.PACKAGE}.{bench.PREFIX}{name}")
+    said, complaints = running.communicate()
+    assert running.returncode == 0, complaints
     # A real node may be absent here; `make compat` brings it, and its own tests.
-    assert result["claims"] or (name == "kubo" and result["holds"])
+    assert name == "kubo" or json.loads(said)["claims"]

@@ -1,12 +1,11 @@
 """`chat`: a dialogue over a pipe."""
 
-import sys
-
 import pexpect
 import pytest
 
 from cyberkv.cli.text import plain
 from tests.cli.conftest import Command
+from tests.cli.terminal import on_terminal
 
 SHORT = ("--max-tokens", 6)
 
@@ -76,22 +75,21 @@ def test_publish_is_asked_for_and_without_a_terminal_refused(cyberkv: Command) -
 
 
 def test_publish_shows_the_dialogue_and_asks(cyberkv: Command) -> None:
-    line = ["-m", "cyberkv.cli", "--home", str(cyberkv.home), "--no-progress", "chat", *map(str, SHORT)]
-    child = pexpect.spawn(sys.executable, line, encoding="utf-8", timeout=120, dimensions=(40, 120))
-    child.expect("> ")
-    child.sendline("Hello")
-    for reply in ("n", "y"):
+    line = ["--home", cyberkv.home, "--no-progress", "chat", *SHORT]
+    with on_terminal(line) as (child, process):
         child.expect("> ")
-        [kept] = cyberkv.json("list")["conversations"]
-        assert not kept["public"]
-        child.sendline("/publish")
-        child.expect(r"Publish it\? \[y/N\]: ")
-        child.sendline(reply)
-    child.expect("> ")
-    child.sendline("/quit")
-    child.expect(pexpect.EOF)
-    child.close()
-    assert child.exitstatus == 0
+        child.sendline("Hello")
+        for reply in ("n", "y"):
+            child.expect("> ")
+            [kept] = cyberkv.json("list")["conversations"]
+            assert not kept["public"]
+            child.sendline("/publish")
+            child.expect(r"Publish it\? \[y/N\]: ")
+            child.sendline(reply)
+        child.expect("> ")
+        child.sendline("/quit")
+        child.expect(pexpect.EOF)
+    assert process.returncode == 0
     [kept] = cyberkv.json("list")["conversations"]
     assert kept["public"]
 

@@ -4,7 +4,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -12,20 +13,34 @@ from typing import Any
 import psutil
 import pytest
 
-from cyberkv.cli import demo
+from cyberkv.cli import demo, demo_story
 from cyberkv.cli.demo_checks import check
 from cyberkv.cli.demo_story import Story
 from tests.cli.conftest import Command
+from tests.forked import Forked
 
 TEXT = "The keeper of the light wrote down each ship that came in, and each that did not. " * 6
 
 
+@contextmanager
+def forked(command: list[str], *, stderr: int) -> Iterator[Forked]:
+    _, _, module, *line = command
+    with Forked(line, module=module) as process:
+        try:
+            yield process
+        finally:
+            process.send_signal(signal.SIGTERM)
+
+
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path) -> dict[str, Any]:
-    """What the demo answers with a tiny model, run once."""
+    """What the demo answers with a tiny model, run once. Its processes are forked; below, they are its own."""
     folder = tmp_path_factory.mktemp("demo")
     (folder / "text").write_text(TEXT)
-    answer: dict[str, Any] = Command(folder / "home").json("demo", "--model", tiny_folder, "--text", folder / "text")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(demo_story, "running", forked)
+        home = Command(folder / "home")
+        answer: dict[str, Any] = home.json("demo", "--model", tiny_folder, "--text", folder / "text")
     assert not (folder / "home").exists()
     return answer
 

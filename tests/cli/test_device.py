@@ -195,6 +195,7 @@ def test_what_only_the_processor_does_goes_to_it_unless_the_device_was_asked_for
     assert inline == []
 
 
+@pytest.mark.usefixtures("answers_once")
 def test_doctor_tries_each_model_on_the_device(
     cyberkv: Command, inline: list[DeviceProcessor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,6 +225,7 @@ def test_doctor_tries_each_model_on_the_device(
     assert states["computing on a CUDA device"] == ("off", f"with tiny: {found['problems'][0]['message']}")
 
 
+@pytest.mark.usefixtures("answers_once")
 def test_doctor_agrees(cyberkv: Command, no_device: None) -> None:
     found = cyberkv.json("doctor")
     assert found["device"]["reason"] == cyberkv.error(3, *RUN, "--device", "cuda")["message"]

@@ -17,10 +17,11 @@ from cyberkv.cybergraph.store.format import FORMAT
 from cyberkv.runtime import canonical, engine
 from cyberkv.runtime.cuda import backends as cuda_backends
 from cyberkv.runtime.cuda import choice
+from tests import once
 from tests.cli.conftest import Command
 
 
-def test_a_sound_home(story: Command) -> None:
+def test_a_sound_home(story: Command, request: pytest.FixtureRequest) -> None:
     found = story.json("doctor")
     assert set(found) == {
         "versions", "machine", "device", "home", "models", "tiers", "kubo", "peers", "parts", "absent", "problems",
@@ -36,6 +37,7 @@ def test_a_sound_home(story: Command) -> None:
     assert (model["name"], model["seals"], model["reason"]) == ("tiny", True, None)
     assert model["domain"] in story.json("stats")["domains"]
     assert not any("sharing" in each or "discovery" in each for each in found["absent"])  # they are there
+    request.getfixturevalue("answers_once")
     page = story("doctor").stdout
     assert model["domain"] in page
     assert "nothing is broken" in page
@@ -49,6 +51,7 @@ def test_without_a_device_the_processor_computes_and_it_is_said_why(monkeypatch:
     assert accelerator.device_in_words(here).startswith("cpu: no CUDA device: ")
 
 
+@pytest.mark.usefixtures("answers_once")
 def test_who_computes_on_a_device_and_why(story: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = choice.Seen("Some GPU", capability=90, memory_bytes=1 << 30)
     monkeypatch.setattr(choice, "look", lambda: seen)
@@ -66,17 +69,19 @@ def test_who_computes_on_a_device_and_why(story: Command, monkeypatch: pytest.Mo
     assert differing[1] == "provisional rows by triton: so"
 
 
+@pytest.mark.usefixtures("answers_once")
 def test_a_signed_conversation_is_published_once(story: Command) -> None:
     story("publish", "story", "--public", "--sign", "--yes")
     assert story.json("doctor")["home"]["published"] == story.json("stats")["published"] == 1
 
 
-def test_the_thread_count_is_put_back(story: Command) -> None:
+def test_the_thread_count_is_put_back(story: Command, request: pytest.FixtureRequest) -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
         assert story.json("doctor")["machine"]["thread_gain"] > 0
         assert torch.get_num_threads() == 2
+        request.getfixturevalue("answers_once")
         torch.set_num_threads(1)
         assert story.json("doctor")["machine"]["thread_gain"] is None
     finally:
@@ -89,6 +94,7 @@ def test_without_a_home_nothing_is_broken_and_nothing_made(tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.usefixtures("answers_once")
 def test_a_model_that_changed_is_broken_and_named(story: Command, tiny_folder: Path, tmp_path: Path) -> None:
     folder = tmp_path / "copy"
     folder.mkdir()
@@ -124,6 +130,7 @@ def test_a_machine_where_the_rule_does_not_hold_seals_nothing(story: Command, mo
     assert "gave other bytes" in model["reason"]
 
 
+@pytest.mark.usefixtures("answers_once")
 def test_a_store_of_a_newer_version_is_broken(story: Command) -> None:
     (story.home / "store" / "FORMAT").write_text("cyberkv store 99\n")
     result = story("--json", "doctor", ok=False)
@@ -133,20 +140,23 @@ def test_a_store_of_a_newer_version_is_broken(story: Command) -> None:
 
 
 def test_what_is_real_here_and_what_is_not(story: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    def states() -> dict[str, tuple[str, str]]:
-        return {part["name"]: (part["state"], part["note"]) for part in story.json("doctor")["parts"]}
+    def states(found: dict[str, Any]) -> dict[str, tuple[str, str]]:
+        return {part["name"]: (part["state"], part["note"]) for part in found["parts"]}
 
     steps, passages = "many conversations in one step, drafts", "finding passages by meaning (retrieve)"
-    before = states()
+    with monkeypatch.context() as patch:
+        once.remember_answers(patch)
+        before = states(story.json("doctor"))
     assert before[steps][0] == "real"
     assert {state for state, _ in before.values()} <= {"real", "approximate", "optional", "off", "absent"}
     monkeypatch.setattr(scope, "find_spec", lambda _: None)
     monkeypatch.setattr(canonical, "try_shared_steps", lambda *_: False)
-    after = states()
+    found = story.json("doctor")
+    after = states(found)
     assert after[passages] == ("optional", "not installed: pip install 'cyberkv[retrieval]'")
     assert after[steps][0] == "off"
     assert "tiny: rows of two conversations" in after[steps][1]
-    assert story.json("doctor")["models"][0]["seals"]  # it does not keep a conversation alone from being recorded
+    assert found["models"][0]["seals"]  # it does not keep a conversation alone from being recorded
     page = story("doctor").stdout
     assert "computing on accelerators" in page
     assert "cyberkv[retrieval]" in page

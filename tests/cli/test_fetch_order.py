@@ -21,10 +21,10 @@ def large() -> tuple[Cid, dict[Cid, bytes]]:
     return root, contents(store, root)
 
 
-def test_who_gave_fast_is_asked_first_and_who_failed_last(
-    cyberkv: Command, large: tuple[Cid, dict[Cid, bytes]], tmp_path: Path
-) -> None:
-    root, blocks = large
+def test_who_gave_fast_is_asked_first_and_who_failed_last(cyberkv: Command, tmp_path: Path) -> None:
+    store = MemoryStore()
+    root = record(store)
+    blocks = contents(store, root)
     others = [Command(shutil.copytree(cyberkv.home, tmp_path / f"home{number}")) for number in range(2)]
     with lying(blocks) as one, lying(blocks) as two, lying(blocks) as three, lying({}) as gone:
         order = [gone.url, one.url, two.url, three.url]

@@ -1,9 +1,6 @@
 """What was published for some as a file alone: nothing of it is here, and access is given and ended all the same."""
 
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +11,7 @@ from cyberkv.cybergraph.index import Index
 from cyberkv.cybergraph.nodes import Sealed
 from cyberkv.cybergraph.store import DiskStore
 from tests.cli.conftest import Command, public_key
+from tests.forked import Forked
 
 
 def cids(command: Command) -> set[Cid]:
@@ -164,24 +162,6 @@ def test_every_cipher_has_a_name() -> None:
     assert {*CIPHERS} == {*KNOWN}
 
 
-KILLED = """
-import os, signal, sys
-from cyberkv.cli.main import cli
-from cyberkv.cybergraph.access import sealing
-from cyberkv.cybergraph.index import Index
-def killed(*_, **__):
-    os.kill(os.getpid(), signal.SIGKILL)
-where = sys.argv.pop(1)
-if where == "while it is sealed":
-    sealing.Sealing._finish = killed
-if where == "before it is served":
-    Index.publish = killed
-if where == "before the old is withdrawn":
-    Index.withdraw = killed
-cli(sys.argv[1:])
-"""
-
-
 @pytest.mark.parametrize("where", ["while it is sealed", "before it is served", "before the old is withdrawn"])
 @pytest.mark.parametrize("line", [("revoke", "story", "second"), ("rotate", "story")])
 def test_what_was_killed_half_way_goes_on(
@@ -189,8 +169,9 @@ def test_what_was_killed_half_way_goes_on(
 ) -> None:
     old = story.json("publish", "story", "--to", public_key(first))["root"]
     story.json("grant", "add", "story", public_key(second), "--label", "second")
-    command = [sys.executable, "-c", KILLED, where, "--home", str(story.home), "grant", *line, "--reencrypt"]
-    assert subprocess.run(command, env={**os.environ}, check=False).returncode == -signal.SIGKILL
+    process = Forked([where, "--home", story.home, "grant", *line, "--reencrypt"], module="tests.cli.killed")
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
     assert Cid.parse(old) in published(story)
     result = story("--json", "grant", *line, "--reencrypt")
     epoch = 3 if line[0] == "rotate" and where != "while it is sealed" else 2  # an epoch that is published is not due

@@ -14,7 +14,7 @@ from cyberkv.cli.identities import FILE_VARIABLE, MAX_SECRET_BYTES
 from cyberkv.cli.main import cli
 from cyberkv.cybergraph.access import ContentKey, Identity, ShareLink
 from cyberkv.cybergraph.cid import Cid
-from tests.cli.conftest import Command, Result
+from tests.cli.conftest import Command, Result, weaken_passphrases
 
 ROOT = Cid.of(b"root", "dag-cbor", "sha2-256")
 LINK = str(ShareLink.make(ROOT, ContentKey(bytes(range(100, 132))), bytes(range(32))))
@@ -129,6 +129,7 @@ def locked_home(first_home: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     folder = tmp_path_factory.mktemp("locked")
     (folder / "words").write_text(f"{WORDS}\r\nmore lines\n")
     with pytest.MonkeyPatch.context() as patch:
+        weaken_passphrases(patch)  # it is made before what every test has patched
         patch.setenv(FILE_VARIABLE, str(folder / "words"))
         Command(folder / "home").json("key", "new", "--passphrase")
     return folder / "home"

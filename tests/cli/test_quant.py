@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from cyberkv.cybergraph.cid import Cid
+from tests import once
 from tests.cli.conftest import STORY, Command
 
 SCHEME = "int8/row/f32"
@@ -17,8 +18,9 @@ def quantised_home(tmp_path_factory: pytest.TempPathFactory, first_home: Path, t
     home = shutil.copytree(first_home, tmp_path_factory.mktemp("quantised") / "home")
     command = Command(home)
     command("model", "add", tiny_folder, "--name", "small", "--kv-quant", "int8")
-    for model in ("tiny", "small"):
-        command("prefill", "-", "--model", model, "--name", f"by-{model}", stdin=STORY)
+    with once.remembering():
+        for model in ("tiny", "small"):
+            command("prefill", "-", "--model", model, "--name", f"by-{model}", stdin=STORY)
     return home
 
 

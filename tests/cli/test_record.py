@@ -70,9 +70,9 @@ def test_an_answer_that_was_cut_says_so(cyberkv: Command) -> None:
 
 
 def test_an_answer_that_used_up_the_positions_says_so(cyberkv: Command, add_tiny: Callable[..., Path]) -> None:
-    cyberkv("model", "add", add_tiny("short", max_position_embeddings=320))
+    cyberkv("model", "add", add_tiny("short", max_position_embeddings=64, num_hidden_layers=1))
     used_up = cyberkv("--json", "run", "Hello", "--model", "short", "--max-tokens", 400)
-    assert (used_up.json["finish_reason"], used_up.json["tokens_total"]) == ("length", 320)
+    assert (used_up.json["finish_reason"], used_up.json["tokens_total"]) == ("length", 64)
     assert "the answer stopped where the model's positions are used up" in used_up.stderr
 
 

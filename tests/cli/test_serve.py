@@ -21,14 +21,15 @@ from cyberkv.cybergraph.chain import closure, load_root
 from cyberkv.cybergraph.cid import Cid
 from cyberkv.cybergraph.store import DiskStore
 from tests.cli.conftest import STORY, Command
+from tests.cli.terminal import on_terminal
 from tests.forked import Forked
 from tests.wire.liar import Exchange, lying
 
 PROGRAM = [sys.executable, "-m", "cyberkv.cli"]
 
 
-def start(home: Path, *line: object, stdin: int = subprocess.DEVNULL) -> Forked:
-    return Forked(["--json", "--home", home, *line], stdin=stdin)
+def start(home: Path, *line: object, stdin: int = subprocess.DEVNULL, module: str = "cyberkv.cli") -> Forked:
+    return Forked(["--json", "--home", home, *line], stdin=stdin, module=module)
 
 
 def finish(home: Path, *line: object, code: int = 0) -> dict[str, Any]:
@@ -169,15 +170,11 @@ def test_ctrl_c_during_a_fetch_keeps_what_was_checked(story: Command, elsewhere:
 
 @pytest.mark.parametrize(("typed", "code"), [("y", 0), ("n", 5), ("", 5)])
 def test_on_a_terminal_it_asks_and_no_is_the_default(story: Command, typed: str, code: int) -> None:
-    child = pexpect.spawn(
-        PROGRAM[0], [*PROGRAM[1:], "--home", str(story.home), "publish", "story", "--public"],
-        encoding="utf-8", timeout=60, dimensions=(60, 200),
-    )  # fmt: skip
-    child.expect_exact(STORY)
-    child.expect_exact("cannot be undone")
-    child.expect_exact("Publish it? [y/N]")
-    child.sendline(typed)
-    child.expect(pexpect.EOF)
-    child.close()
-    assert child.exitstatus == code, child.before
+    with on_terminal(["--home", story.home, "publish", "story", "--public"]) as (child, process):
+        child.expect_exact(STORY)
+        child.expect_exact("cannot be undone")
+        child.expect_exact("Publish it? [y/N]")
+        child.sendline(typed)
+        child.expect(pexpect.EOF)
+    assert process.returncode == code, child.before
     assert story.json("stats")["published"] == (code == 0)

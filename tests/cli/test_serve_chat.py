@@ -25,8 +25,8 @@ ASK = {"role": "user", "content": "How many ships?"}
 
 
 @contextmanager
-def chat_server(home: Path, *options: object) -> Iterator[str]:
-    process = start(home, "serve", "--chat", "--listen", "127.0.0.1:0", *options)
+def chat_server(home: Path, *options: object, module: str = "cyberkv.cli") -> Iterator[str]:
+    process = start(home, "serve", "--chat", "--listen", "127.0.0.1:0", *options, module=module)
     try:
         line = process.stdout.readline()
         assert line, process.communicate()
@@ -53,7 +53,7 @@ def home(tmp_path_factory: pytest.TempPathFactory, first_home: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def url(home: Path) -> Iterator[str]:
-    with chat_server(home) as url:
+    with chat_server(home, module="tests.once") as url:
         yield url
 
 

@@ -133,7 +133,7 @@ def test_https_with_a_certificate(tmp_path: Path, foreign: Path) -> None:
         for protocol in ("h2", "http/1.1"):
             context = ssl.create_default_context(cafile=cert)
             context.set_alpn_protocols([protocol])
-            with closing(http.client.HTTPSConnection(address, timeout=20, context=context)) as connection:
+            with closing(http.client.HTTPSConnection(address, timeout=120, context=context)) as connection:
                 connection.connect()
                 assert connection.sock.selected_alpn_protocol() == protocol
                 if protocol == "http/1.1":

@@ -12,6 +12,7 @@ from cyberkv.cli.main import cli
 from cyberkv.cybergraph.cid import Cid
 from cyberkv.cybergraph.index import Index
 from cyberkv.runtime.splice import encoder as encoders
+from tests import once
 from tests.cli.conftest import STORY, Command
 from tests.numerics.test_retrieval import WordEncoder
 
@@ -29,8 +30,9 @@ def small_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def shelf_home(tmp_path_factory: pytest.TempPathFactory, story_home: Path) -> Path:
     home = shutil.copytree(story_home, tmp_path_factory.mktemp("shelf") / "home")
-    for name, text in (("light", LIGHT), ("bread", BREAD)):
-        Command(home)("document", "add", "-", "--name", name, stdin=text)
+    with once.remembering():
+        for name, text in (("light", LIGHT), ("bread", BREAD)):
+            Command(home)("document", "add", "-", "--name", name, stdin=text)
     return home
 
 

@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from safetensors.torch import load_file, save_file
@@ -204,12 +205,15 @@ def test_what_was_computed_here_is_not_asked_of_a_source(story: Command, story_f
     assert verdicts(story.json("why", story_file, "--from", car)) == ["HIT", "HIT", *["RECOMPUTE"] * 3]
 
 
+SMALL: dict[str, Any] = {"num_hidden_layers": 1, "max_position_embeddings": 128}
+
+
 @pytest.fixture
 def replaced(cyberkv: Command, add_tiny: Callable[..., Path], story_file: Path) -> Callable[..., str]:
     """Record with a model, exchange the files behind its name, and give the text a cold run has."""
 
     def replace(change: Callable[[Path], object]) -> None:
-        folder = add_tiny("other")
+        folder = add_tiny("other", **SMALL)
         cyberkv("model", "add", folder)
         cyberkv("prefill", story_file, "--model", "other", "--name", "before")
         change(folder)
@@ -220,7 +224,7 @@ def replaced(cyberkv: Command, add_tiny: Callable[..., Path], story_file: Path) 
 def change_one_weight(folder: Path) -> None:
     [path] = folder.glob("*.safetensors")
     tensors = load_file(path)
-    tensors["model.layers.1.self_attn.k_proj.weight"][3, 3] += 1.0
+    tensors["model.layers.0.self_attn.k_proj.weight"][3, 3] += 1.0
     save_file(tensors, path, metadata={"format": "pt"})
 
 
@@ -228,14 +232,14 @@ def change_rope_scaling(folder: Path) -> None:
     from tests.numerics.tiny import tiny_model
 
     shutil.rmtree(folder)
-    tiny_model("llama-linear", folder, tie_word_embeddings=True)
+    tiny_model("llama-linear", folder, tie_word_embeddings=True, **SMALL)
 
 
 def change_rope_base(folder: Path) -> None:
     from tests.numerics.tiny import tiny_model
 
     shutil.rmtree(folder)
-    tiny_model("llama", folder, rope_theta=500_000.0)
+    tiny_model("llama", folder, rope_theta=500_000.0, **SMALL)
 
 
 @pytest.mark.parametrize(
