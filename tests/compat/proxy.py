@@ -28,7 +28,7 @@ class StallingProxy:
 
     def wait(self) -> None:
         """Wait until it holds back."""
-        assert self._reached.wait(60), "less was sent than the test thinks"
+        assert self._reached.wait(120), "less was sent than the test thinks"
 
     def release(self) -> None:
         self._released.set()
@@ -39,7 +39,7 @@ class StallingProxy:
     def __exit__(self, *_: object) -> None:
         self.release()
         self._listener.shutdown(socket.SHUT_RDWR)  # or the thread would go on waiting, and keep it open
-        self._accepting.join(30)
+        self._accepting.join(120)
         self._listener.close()
 
     def _accept(self) -> None:
@@ -69,4 +69,4 @@ class StallingProxy:
             over = self._left_bytes < 0
         if over:
             self._reached.set()
-            self._released.wait(60)
+            self._released.wait(120)

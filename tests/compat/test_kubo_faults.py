@@ -91,7 +91,7 @@ def test_a_command_that_is_ended_midway_goes_on_at_its_part(
             assert (code, said["error"]["kind"]) == (130, "interrupted")
             assert "goes on from there" in said["error"]["hint"]
         else:
-            assert process.wait(30) == -signal.SIGKILL
+            assert process.wait(120) == -signal.SIGKILL
     assert set(pins(node).values()) == {PART_NAME}
     node.run("repo", "gc")
     assert parts(publish(home, "talk", "--kubo", node.api)) == (2, 1)
@@ -140,7 +140,7 @@ def test_garbage_is_collected_all_the_while(home: Path, root: Cid, kubo: Kubo) -
         publish(home, "talk", "--kubo", node.api)
     finally:
         done.set()
-        sweeper.join(60)
+        sweeper.join(120)
     assert rounds
     check_whole(node, home, root)
 

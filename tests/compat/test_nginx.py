@@ -78,7 +78,7 @@ def behind_nginx(folder: Path, upstream: str) -> Iterator[str]:
         yield f"https://127.0.0.1:{port}"
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(120)
 
 
 @pytest.fixture

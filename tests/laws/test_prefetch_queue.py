@@ -240,12 +240,12 @@ def test_a_block_under_way_is_waited_for_and_loaded_once() -> None:
 
     def before() -> None:
         under_way.set()
-        go_on.wait(20)
+        go_on.wait(120)
 
     remote.before = before
     with Prefetcher(residency, budget_bytes=3 * BLOCK_BYTES) as prefetcher:
         with prefetcher.walk(home.blocks):
-            assert under_way.wait(20)
+            assert under_way.wait(120)
             go_on.set()
             with residency.ensure(home.blocks, home.tokens) as lease:
                 assert lease.miss is None
@@ -266,14 +266,14 @@ def test_cancelled_at_any_step_nothing_is_held(after: int) -> None:
         calls.append(1)
         if len(calls) > after:
             reached.set()
-            go_on.wait(20)
+            go_on.wait(120)
 
     remote.before = before
     residency = home.residency(2, host_bytes=2 * BLOCK_BYTES, sources=[remote], may_ask=lambda _: True)
     prefetcher = Prefetcher(residency, budget_bytes=2 * BLOCK_BYTES)
     walk = prefetcher.walk(home.blocks)
     if after < 6:
-        assert reached.wait(20)
+        assert reached.wait(120)
     walk.close()
     walk.close()
     go_on.set()

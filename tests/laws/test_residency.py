@@ -338,7 +338,7 @@ def test_several_threads_load_a_block_once(threads: int) -> None:
 
     def want(first: int) -> None:
         try:
-            started.wait(10)
+            started.wait(120)
             for _ in range(20):
                 with residency.ensure(home.blocks[first:], prev=home.prev(first)) as lease:
                     assert [content(residency.pool, row) for row in lease.rows] == [
@@ -368,7 +368,7 @@ def test_whoever_waits_for_a_load_that_fails_tries_for_himself() -> None:
         calls.append(len(cids))
         if len(calls) == 1:
             under_way.set()
-            go_on.wait(10)
+            go_on.wait(120)
             raise KeyboardInterrupt
         get_into(cids, out)
 
@@ -387,11 +387,11 @@ def test_whoever_waits_for_a_load_that_fails_tries_for_himself() -> None:
 
     one, two = Thread(target=first), Thread(target=second)
     one.start()
-    under_way.wait(10)
+    under_way.wait(120)
     two.start()
     go_on.set()
-    one.join(10)
-    two.join(10)
+    one.join(120)
+    two.join(120)
     assert [type(each) for each in results] == [KeyboardInterrupt, int]
     assert results[1] == 2
     assert residency.check_integrity() == []

@@ -280,7 +280,7 @@ def test_first_layers_are_computed_while_the_last_of_a_lease_are_read() -> None:
     """Nobody else finds them until they are whole; then they are found without being read again."""
     with ThreadPoolExecutor(1) as executor:
         made, may_go = Coming(executor), Event()
-        made.store.before = lambda: made.store.reads < 4 or may_go.wait(20) or None
+        made.store.before = lambda: made.store.reads < 4 or may_go.wait(120) or None
         lease, coming = made.begin()
         with lease:
             assert coming.first_block == 1

@@ -65,7 +65,7 @@ class Remote(Peer):
 
     def wait(self) -> None:
         """Be silent for as long as somebody waits."""
-        self.aborted.wait(20)
+        self.aborted.wait(120)
         raise PeerUnreachable("gone", peer=self.name)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from cyberkv.runtime.batching.admission import Limits
 from cyberkv.runtime.batching.request import Request
 from cyberkv.runtime.batching.scheduler import Scheduler
-from cyberkv.runtime.canonical import probe
+from cyberkv.runtime.canonical import Domain, probe
 from cyberkv.runtime.checkpoint import checkpoint, resume
 from cyberkv.runtime.engine import Engine
 from cyberkv.runtime.live import Live
@@ -19,6 +19,7 @@ from cyberkv.runtime.sampling import Sampling
 from tests.numerics.together import TOKENS, Heard, State, alone, drain
 
 Engines = Callable[..., Engine]
+FOUND: dict[str, Domain] = {}
 
 
 @pytest.fixture
@@ -32,7 +33,9 @@ def floored(tiny_engine: Engines, monkeypatch: pytest.MonkeyPatch) -> Engines:
     def make(family: str = "llama", home: str = "home") -> Engine:
         engine = tiny_engine(family, home=home)  # first: the sound domain is kept for other tests
         monkeypatch.setattr(Matrix, "__call__", rounding)
-        engine.domain = probe(engine.decoder, engine.processor, engine.geometry)
+        if family not in FOUND:
+            FOUND[family] = probe(engine.decoder, engine.processor, engine.geometry)
+        engine.domain = FOUND[family]
         return engine
 
     return make

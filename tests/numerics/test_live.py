@@ -38,8 +38,15 @@ def without_tail_rows(engine: Engine, root_cid: Cid) -> Cid:
     return engine.store.put_node(replace(root, tail=replace(root.tail, kv=None, domain=None)))
 
 
-@pytest.mark.parametrize("cut", range(1, 3 * SIZE + 1))
+@pytest.mark.parametrize(
+    "cut",
+    [
+        pytest.param(cut, marks=[pytest.mark.slow] * (cut > SIZE + 1 and cut not in (23, 31, 32, 33, 40, 47, 48)))
+        for cut in range(1, 3 * SIZE + 1)
+    ],
+)
 def test_resume_at_every_cut_equals_the_uninterrupted_run(cut: int, tiny_engine: Engines) -> None:
+    """By default every cut of a block, and around the ends of others."""
     engine = tiny_engine()
     live = started(engine, TOKENS[:cut])
     root = record(live)
@@ -57,22 +64,25 @@ def test_resume_at_every_cut_equals_the_uninterrupted_run(cut: int, tiny_engine:
 
 @pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3", "smollm3-window"])
 def test_generation_goes_on_after_a_resume_as_if_never_stopped(family: str, tiny_engine: Engines) -> None:
+    """Each time until the next block is full; at every kind of place in one family, within a block in the others."""
     engine = tiny_engine(family)
     sampling = Sampling(temperature=20.0, seed=7)
     whole = started(engine, TOKENS[:20])
-    expected = list(whole.generate(44, sampling))
+    expected = list(whole.generate(45, sampling))
 
     part, first, root = started(engine, TOKENS[:20]), list[int](), None
-    for steps in (1, 11, 12, 13, 28, 40):
+    for steps in (1, 11, 12, 13, 28, 40) if family == "llama" else (11, 23):
         first += part.generate(steps - len(first), sampling)
         root = record(part)
+        left = SIZE - (20 + steps) % SIZE + 1
         for again in (resume(engine, root), resume(engine, without_tail_rows(engine, root))):
             assert torch.equal(again.next_logits(), part.next_logits()), steps
-            assert first + list(again.generate(44 - steps, sampling)) == expected, steps
-            assert again.blocks == whole.blocks, steps
+            assert first + list(again.generate(left, sampling)) == expected[: steps + left], steps
+            assert len(again.blocks) == len(part.blocks) + 1
+            assert again.blocks == whole.blocks[: len(again.blocks)], steps
     assert root is not None
     other = resume(engine, root)
-    assert first + list(other.generate(4, replace(sampling, seed=8))) != expected
+    assert first + list(other.generate(4, replace(sampling, seed=8))) != expected[: len(first) + 4]
 
 
 def test_decoded_blocks_have_the_cids_of_prefilled_ones(tiny_engine: Engines) -> None:

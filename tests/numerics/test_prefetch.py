@@ -88,7 +88,7 @@ def test_the_first_layer_attends_before_the_last_has_come(world: World) -> None:
 
     def before(cid: Cid) -> None:
         if world.leaves.get(cid, (0, 0))[1] == GROUPS - 1:
-            held.append(attended.wait(20))
+            held.append(attended.wait(120))
 
     peer.before = before
     arrival = Arrival(here.store, here.index, world.root, [peer])

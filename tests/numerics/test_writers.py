@@ -54,9 +54,9 @@ def test_the_first_seal_wins_and_others_adopt(
 
 def test_processes_at_once_over_one_home(tiny: Callable[[str], Path], tmp_path: Path) -> None:
     Registry(tmp_path / "models").add(tiny("llama"))
-    line, module = [tmp_path / "models", tmp_path / "home", 1], "tests.numerics.worker"
-    writers = [Forked([*line, schedule, 130], module=module) for schedule in ("chunks", "decode")]
-    told = [json.loads(each.communicate()[0]) for each in writers]
+    line, module = [tmp_path / "models", tmp_path, 1, 130, "home"], "tests.numerics.worker"
+    writers = [Forked([*line, schedule], module=module) for schedule in ("chunks", "decode")]
+    told = [json.loads(each.communicate()[0])[0] for each in writers]
     assert told[0]["blocks"] == told[1]["blocks"]
     with Index(tmp_path / "home" / "index") as index, DiskStore(tmp_path / "home" / "store") as store:
         assert {str(each.block) for each in index.entries()} == {*told[0]["blocks"]}
