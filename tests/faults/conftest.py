@@ -2,18 +2,34 @@
 
 import platform
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
 from itertools import count
+from mmap import PAGESIZE
 from pathlib import Path
+from tempfile import NamedTemporaryFile, TemporaryDirectory
 
 import pytest
 
+from cyberkv.cybergraph.store.slab import takes_direct
 from tests.faults import scenarios, syscalls
 from tests.faults.scenarios import Scenario
 from tests.faults.syscalls import Call
 
 MakeHome = Callable[[Scenario], Path]
-Choose = Callable[[Sequence[Call]], list[int]]
+
+
+@dataclass(frozen=True)
+class Choose:
+    """Which of the calls to put a fault before: the last of each kind, or every one."""
+
+    every: bool
+
+    def __call__(self, calls: Sequence[Call]) -> list[int]:
+        if self.every:
+            return list(range(len(calls)))
+        return sorted({call: number for number, call in enumerate(calls)}.values())
 
 
 @pytest.fixture(scope="session")
@@ -23,12 +39,36 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@cache
+def quick_folder() -> Path | None:
+    """Where files are made and synced at once: in memory, if that takes O_DIRECT as a disk does; else None.
+
+    No test here is about what a disk does: `mounts` makes those that are.
+    """
+    memory = Path("/dev/shm")  # noqa: S108
+    if not memory.is_dir():
+        return None
+    with NamedTemporaryFile(dir=memory) as probe:
+        probe.write(bytes(PAGESIZE))
+        probe.flush()
+        return memory if takes_direct(Path(probe.name)) else None
+
+
 @pytest.fixture
-def make_home(prepared: Path, tmp_path: Path) -> MakeHome:
+def quick_path(tmp_path: Path) -> Iterator[Path]:
+    if quick_folder() is None:
+        yield tmp_path
+        return
+    with TemporaryDirectory(dir=quick_folder()) as path:
+        yield Path(path)
+
+
+@pytest.fixture
+def make_home(prepared: Path, quick_path: Path) -> MakeHome:
     numbers = count()
 
     def make(scenario: Scenario) -> Path:
-        path = tmp_path / f"home-{next(numbers)}"
+        path = quick_path / f"home-{next(numbers)}"
         if scenario.fresh:
             path.mkdir()
         else:
@@ -42,14 +82,7 @@ def make_home(prepared: Path, tmp_path: Path) -> MakeHome:
 
 @pytest.fixture(params=[False, pytest.param(True, marks=pytest.mark.slow)], ids=["some", "every"])
 def chosen(request: pytest.FixtureRequest) -> Choose:
-    """Which of the calls to put a fault before: the last of each kind, or every one."""
-
-    def choose(calls: Sequence[Call]) -> list[int]:
-        if request.param:
-            return list(range(len(calls)))
-        return sorted({call: number for number, call in enumerate(calls)}.values())
-
-    return choose
+    return Choose(request.param)
 
 
 @pytest.fixture(scope="session", autouse=True)

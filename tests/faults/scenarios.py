@@ -31,6 +31,7 @@ NEW = [*blocks(20)[12:], *blocks(3, 9000), (make_model().cid(), make_model().enc
 """Leaves of two slot sizes and a node."""
 LATER = blocks(6, 4000)
 TALK, TALK_ROOT = conversation(blocks=6)
+TALK_BLOCKS = contents(TALK, TALK_ROOT)
 
 
 @contextmanager
@@ -125,7 +126,7 @@ def evict(home: Path, say: Say) -> None:
             say("later")
 
 
-DAMAGED = frozenset([OLD[3][0], next(cid for cid in contents(TALK, TALK_ROOT) if cid.codec == "raw")])
+DAMAGED = frozenset([OLD[3][0], next(cid for cid in TALK_BLOCKS if cid.codec == "raw")])
 """A leaf that nobody needs, and one of the conversation."""
 
 
@@ -215,7 +216,7 @@ def _check_mark(store: Store, index: Index, said: list[object]) -> None:
     found = index.lookup_chain((entry.prefix for entry in entries), "own")
     assert len(found) in ((6,) if "indexed" in said else (0, 6))
     assert index.log("talk")[-1].root == TALK_ROOT if "named" in said else True
-    public = [index.is_public(cid) for cid in contents(store, TALK_ROOT)]
+    public = [index.is_public(cid) for cid in TALK_BLOCKS]
     assert all(public) if "published" in said else len(set(public)) == 1
     assert set(public) == {bool(index.published())}
 
@@ -257,16 +258,14 @@ def check(home: Path, scenario: Scenario, said: list[object]) -> None:
         listed = list(store.cids())
         assert len(listed) == len(set(listed))
         damaged = frozenset() if "mended" in said else scenario.damaged
-        for cid in listed:
-            if cid not in damaged:
-                store.get(cid)  # verified
-        known = {} if scenario.fresh else dict(OLD[1:]) | contents(TALK, TALK_ROOT)
-        assert all(store.get(cid) == data for cid, data in known.items() if cid not in scenario.gone | damaged)
+        found = {cid: store.get(cid) for cid in listed if cid not in damaged}  # verified
+        known = {} if scenario.fresh else dict(OLD[1:]) | TALK_BLOCKS
+        assert all(found.get(cid) == data for cid, data in known.items() if cid not in scenario.gone | damaged)
         scenario.check(store, index, said)
         assert {each.cid for each in fsck(store, index)} <= damaged
     if (car := home / "talk.car").exists():
         with CarFilePeer(car) as peer:
-            assert dict(peer.get_many(list(contents(TALK, TALK_ROOT)))) == contents(TALK, TALK_ROOT)
+            assert dict(peer.get_many(list(TALK_BLOCKS))) == TALK_BLOCKS
     else:
         assert "exported" not in said
 

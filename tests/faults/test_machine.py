@@ -3,7 +3,6 @@
 import shutil
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -11,13 +10,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
-from cyberkv.cybergraph.cid import Cid
 from cyberkv.cybergraph.store import DiskStore, Store, slab
-from tests.faults.scenarios import Say
+from tests.faults.conftest import quick_folder
+from tests.faults.operations import Operations
 from tests.faults.syscalls import KILL, at, run
 from tests.laws import test_store as laws
 
 NUMBERS = st.lists(laws.NUMBERS, min_size=1, max_size=12)
+BLOCKS = NUMBERS.map(lambda numbers: tuple(map(laws.block, numbers)))
 
 
 class Crash(BaseException):
@@ -83,48 +83,18 @@ class TestCrashes(CrashMachine.TestCase):
 TestCrashes.settings = settings(max_examples=15, stateful_step_count=25, suppress_health_check=[HealthCheck.too_slow])
 
 
-@dataclass(frozen=True)
-class Operations:
-    """Puts and deletes that another process does one after the other, saying each when it is done."""
-
-    steps: tuple[tuple[bool, tuple[int, ...]], ...]
-    """Whether to put or to delete, and which blocks."""
-
-    def __call__(self, folder: Path, say: Say) -> None:
-        with DiskStore(folder / "store") as store:
-            for puts, numbers in self.steps:
-                made = [laws.block(number) for number in numbers]
-                if puts:
-                    store.put_many(made)
-                else:
-                    store.delete_many(cid for cid, _ in made)
-                say(None)
-
-    def after(self, done: int) -> dict[Cid, bytes]:
-        """What a store holds after the first `done` of them."""
-        oracle: dict[Cid, bytes] = {}
-        for puts, numbers in self.steps[:done]:
-            for cid, data in map(laws.block, numbers):
-                if puts:
-                    oracle[cid] = data
-                else:
-                    oracle.pop(cid, None)
-        return oracle
-
-
 @pytest.mark.slow
 @settings(max_examples=80)
 @given(
-    steps=st.lists(st.tuples(st.booleans(), NUMBERS.map(tuple)), min_size=1, max_size=8).map(tuple),
+    work=st.lists(st.tuples(st.booleans(), BLOCKS), min_size=1, max_size=8).map(tuple).map(Operations),
     kill_at=st.integers(0, 100),
 )
-def test_kills_among_any_operations(steps: tuple[tuple[bool, tuple[int, ...]], ...], kill_at: int) -> None:
-    work = Operations(steps)
-    folder = Path(tempfile.mkdtemp())
+def test_kills_among_any_operations(work: Operations, kill_at: int) -> None:
+    folder = Path(tempfile.mkdtemp(dir=quick_folder()))
     try:
         ended = run(work, folder, at(kill_at, KILL))
         done = len(ended.said)
-        assert ended.killed or (ended.exit_code == 0 and done == len(steps))
+        assert ended.killed or (ended.exit_code == 0 and done == len(work.steps))
         with DiskStore(folder / "store") as store:
             found = {cid: store.get(cid) for cid in store.cids()}
             assert list(store.check()) == []

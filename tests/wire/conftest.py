@@ -1,7 +1,9 @@
 """A real server in this process: the application that ships, on 127.0.0.1 and a free port, counted."""
 
 import ssl
+import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -85,8 +87,9 @@ def running(
         yield served
     finally:
         server.should_exit = True
-        thread.join(30)
-        assert not thread.is_alive()
+        thread.join(120)
+        stuck = sys._current_frames().get(thread.ident or 0)
+        assert not thread.is_alive(), "".join(traceback.format_stack(stuck))
 
 
 @pytest.fixture
@@ -118,8 +121,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.fixture
-def serve(files: tuple[Path, Path]) -> Iterator[Serve]:
-    """Serve applications with TLS until the end of the test."""
+def serve(files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, there: Index) -> Iterator[Serve]:
+    """Serve applications with TLS until the end of the test, before its limits and its index are taken away."""
     with ExitStack() as stack:
 
         def start(app: ASGIApp) -> Served:

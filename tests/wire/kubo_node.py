@@ -4,6 +4,7 @@ import io
 import json
 import threading
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
@@ -16,6 +17,11 @@ Answer = tuple[int, bytes]
 
 def failed(message: str, status: int = 500) -> Answer:
     return status, json.dumps({"Message": message, "Code": 0, "Type": "error"}).encode()
+
+
+@lru_cache(4096)
+def _below(data: bytes) -> tuple[Cid, ...]:
+    return tuple(links(data))
 
 
 class KuboNode:
@@ -102,7 +108,7 @@ class KuboNode:
         seen, waiting = {cid}, [cid]
         while waiting:
             yield (here := waiting.pop())
-            below = links(self.blocks[here]) if here.codec == "dag-cbor" and here in self.blocks else []
+            below = _below(self.blocks[here]) if here.codec == "dag-cbor" and here in self.blocks else ()
             waiting += [each for each in dict.fromkeys(below) if each not in seen]
             seen.update(below)
 

@@ -44,7 +44,7 @@ def crawled(world: World, app: Starlette) -> dict[str, Page]:
             target = target.partition("#")[0]
             block = re.search(r"links/(\d+)/to$|[?]block=(\d+)$", target)
             is_local = link.startswith(("/", "?"))
-            if is_local and "format=" not in target and not (block and int(block[1] or block[2]) % 100 > 1):
+            if is_local and "format=" not in target and not (block and int(block[1] or block[2]) % 100):
                 ahead.append(target)
     return found
 

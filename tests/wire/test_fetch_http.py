@@ -329,8 +329,7 @@ with DiskStore(home / "store") as store, Index(home / "index") as index, HttpPee
 """
 
 
-@pytest.mark.parametrize("streams", [True, False])
-@pytest.mark.parametrize("kill_after", [5, 40, 80])
+@pytest.mark.parametrize(("streams", "kill_after"), [(True, 5), (True, 80), (False, 40), (False, 80)])
 def test_a_killed_fetch_goes_on_where_it_stopped(
     tmp_path: Path, peer_at: PeerAt, streams: bool, kill_after: int
 ) -> None:

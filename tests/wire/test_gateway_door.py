@@ -2,7 +2,7 @@
 
 import http.client
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -69,10 +69,16 @@ def post(door: Door) -> Post:
     return posting(door.audience)
 
 
+def some(cids: Iterable[Cid]) -> list[Cid]:
+    """Every node, and leaves from all over: a request for each of them would take most of the time here."""
+    each = sorted(cids)
+    return [cid for number, cid in enumerate(each) if cid.codec != "raw" or number % 8 == 0]
+
+
 def test_without_a_door_a_stranger_gets_all_ciphertext(home: Home, talk: SealedTalk) -> None:
     with running(build_app(home.content())) as served:
         ask = asking(served.url)
-        assert {ask(f"/ipfs/{cid}?format=raw").status for cid in talk.withheld()} == {200}
+        assert {ask(f"/ipfs/{cid}?format=raw").status for cid in some(talk.withheld())} == {200}
         assert set(car_cids(ask(f"/ipfs/{talk.root}?format=car"))) == {*talk.report.cids}
         assert posting(served.url)(ASK_AT, root=str(talk.root), scheme=KEY).status == 404
 
@@ -107,7 +113,7 @@ def test_what_is_sealed_cannot_be_told_from_what_nobody_has(talk: SealedTalk, as
                 assert secret.headers == nothing.headers
                 assert secret.body.replace(str(cid).encode(), b"") == nothing.body.replace(str(ABSENT).encode(), b"")
     assert ask(f"/ipfs/{leaf}?format=raw", **bearer("made-up-by-a-stranger")).status == 401
-    assert {ask(f"/ipfs/{cid}?format=raw").status for cid in hidden} == {404}
+    assert {ask(f"/ipfs/{cid}?format=raw").status for cid in some(hidden)} == {404}
 
 
 def test_who_proves_access_gets_everything_and_no_shared_cache_keeps_it(
@@ -146,7 +152,7 @@ def test_a_token_is_for_one_root_and_what_it_shares_with_others(
         expected = 401 if cid in (other.sealed.manifest, other.sealed.pinset) else 404
         assert ask(f"/ipfs/{cid}?format=raw", **bearer(got)).status == expected
     assert len(car_cids(ask(f"/ipfs/{other.root}?format=car", **bearer(got)))) == 2
-    assert {ask(f"/ipfs/{cid}?format=raw", **bearer(got)).status for cid in longer.withheld()} == {200}
+    assert {ask(f"/ipfs/{cid}?format=raw", **bearer(got)).status for cid in some(longer.withheld())} == {200}
 
 
 def test_a_token_ends(home: Home, talk: SealedTalk, ask: Ask, post: Post) -> None:
@@ -352,19 +358,21 @@ def test_a_body_that_does_not_come(door: Door, monkeypatch: pytest.MonkeyPatch) 
             connection.getresponse()
 
 
-def test_ten_thousand_challenges_do_not_pile_up(home: Home, talk: SealedTalk, door: Door) -> None:
-    door._issue(str(talk.root), KEY, "127.0.0.1")
-    tracemalloc.start()
-    try:
-        before, _ = tracemalloc.get_traced_memory()
-        for _ in range(10_000):
+def test_challenges_do_not_pile_up(home: Home, talk: SealedTalk, door: Door) -> None:
+    def issue(count: int) -> int:
+        for _ in range(count):
             home.clock.now_s += 1  # each is good for a minute
             door._issue(str(talk.root), KEY, "127.0.0.1")
-        after, _ = tracemalloc.get_traced_memory()
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        before = issue(2 * LIFETIME_S)
+        grown_bytes = issue(2000) - before
     finally:
         tracemalloc.stop()
     assert door.open_count == LIFETIME_S
-    assert after - before < 200_000
+    assert grown_bytes < 20 * 2000
 
 
 def test_neither_pages_nor_metrics_tell(home: Home, talk: SealedTalk) -> None:
