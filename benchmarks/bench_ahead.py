@@ -59,7 +59,7 @@ def serve(engine: Engine, first: Sequence[int], known: Sequence[int]) -> tuple[f
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = options(argv, __doc__ or "")
-    length, rounds = (1024, 2) if args.quick else (2016, 5)
+    length, rounds = (256, 1) if args.quick else (2016, 5)
     loaded = load_smollm2()
     first, known = prompt(64, loaded.config.vocab_size, 1), prompt(length, loaded.config.vocab_size)
     best: dict[str, float] = {}

@@ -27,7 +27,7 @@ TOGETHER = (8, 16)
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = options(argv, __doc__ or "")
-    context, answer, rounds, shared = (64, 16, 1, 256) if args.quick else (256, 48, 3, 1500)
+    context, answer, rounds, shared = (32, 8, 1, 128) if args.quick else (256, 48, 3, 1500)
     loaded = load_smollm2()
     figures: dict[str, float] = {}
     alone_s, best_s = float("inf"), dict.fromkeys(TOGETHER, float("inf"))

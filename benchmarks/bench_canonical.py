@@ -35,7 +35,7 @@ def equal_layers(a: Tensor, b: Tensor) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = options(argv, __doc__ or "")
-    count = 272 if args.quick else 1040
+    count = 144 if args.quick else 1040
     loaded = load_smollm2()
     tokens = prompt(count, loaded.config.vocab_size)
     threads, layers = torch.get_num_threads(), loaded.config.num_layers

@@ -14,7 +14,7 @@ from .real_model import fresh_engine, load_peer, load_smollm2, prompt
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = options(argv, __doc__ or "")
-    context, steps, rounds = (256, 16, 1) if args.quick else (2048, 32, 4)
+    context, steps, rounds = (64, 16, 1) if args.quick else (2048, 32, 4)
     loaded = load_smollm2()
     peer = load_peer(loaded)
     tokens = prompt(context + 2 * steps * rounds, loaded.config.vocab_size)

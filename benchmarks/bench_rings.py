@@ -20,7 +20,7 @@ from .real_model import fresh_engine, load_peer, load_smollm2, prompt
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = options(argv, __doc__ or "")
-    context, window, steps, rounds = (640, 256, 16, 2) if args.quick else (4096, 1024, 32, 4)
+    context, window, steps, rounds = (192, 64, 8, 1) if args.quick else (4096, 1024, 32, 4)
     loaded = load_smollm2()
     kinds = (LayerKind(window=window),) * loaded.config.num_layers
     loaded = replace(loaded, config=replace(loaded.config, layers=kinds))

@@ -11,10 +11,16 @@ from tests.gpu.cases import Case, attention, case, ints, same_bits, tables_of_tu
 PLAIN = attention(3, 1, 64, 16)
 WINDOWED = attention(2, 1, 80, 32, rotary_dims=32, window=40)
 HALF = attention(4, 1, 128, 64, "bf16")
-each = pytest.mark.parametrize("a", [PLAIN, WINDOWED, HALF], ids=["plain", "windowed", "half"])
+KINDS = {"plain": PLAIN, "windowed": WINDOWED, "half": HALF}
 
 
-@each
+def each(name: str) -> pytest.MarkDecorator:
+    """One of them at once, the others where there is time, or a GPU."""
+    marks = {kind: () if kind == name else pytest.mark.slow for kind in KINDS}
+    return pytest.mark.parametrize("a", [pytest.param(KINDS[kind], id=kind, marks=marks[kind]) for kind in KINDS])
+
+
+@each("half")
 def test_pages_may_lie_anywhere(a) -> None:
     one, other = (case(a, [264, 40], order=order) for order in (0, 1))
     assert not torch.equal(one.tables, other.tables)
@@ -41,7 +47,7 @@ def test_the_page_size_changes_no_bit(page_size: int) -> None:
     assert same_bits(one.prefill(q, [250]), other.prefill(q, [250]))
 
 
-@each
+@each("windowed")
 def test_neighbours_and_their_order_change_no_bit(a) -> None:
     made = case(a, [264, 40, 1], bases=[0, 9, 2])
     q = made.ask(4)
@@ -99,7 +105,7 @@ def in_chunks(made: Case, q: torch.Tensor, start: int, cuts: list[int]) -> torch
     return torch.cat(parts, dim=1)
 
 
-@each
+@each("plain")
 def test_how_a_chunk_is_cut_changes_no_bit(a) -> None:
     made = case(a, [270])
     q = made.ask(20)
@@ -124,7 +130,7 @@ def test_control_one_sum_over_all_keys_has_other_bits() -> None:
     assert not same_bits(plain, whole)
 
 
-@each
+@each("half")
 def test_what_stands_after_a_chunk_changes_no_bit(a) -> None:
     made = case(a, [264, 40])
     q = made.ask(4)
@@ -133,7 +139,7 @@ def test_what_stands_after_a_chunk_changes_no_bit(a) -> None:
     assert not same_bits(out, made.prefill(q, [101, 30]))
 
 
-@each
+@each("windowed")
 def test_what_unused_memory_holds_changes_no_bit(a) -> None:
     clean, poisoned = case(a, [264, 40], fill=0.0), case(a, [264, 40])
     if a.window:  # what a window left behind is unused, too: its rows and the entries of its pages
@@ -152,7 +158,7 @@ def test_what_unused_memory_holds_changes_no_bit(a) -> None:
     assert out[:, :4].isfinite().all()
 
 
-@each
+@each("plain")
 def test_control_a_slot_that_is_used_reaches_the_output(a) -> None:
     made = case(a, [264])
     made.slot(0, 263 - 20).fill_(float("nan"))
@@ -160,7 +166,7 @@ def test_control_a_slot_that_is_used_reaches_the_output(a) -> None:
     assert made.prefill(made.ask(4), [260]).isnan().any()
 
 
-@each
+@each("half")
 def test_rotated_pages_have_the_bits_of_fused_rotation(a) -> None:
     raw = case(a, [264], bases=[5])
     hot = replace(raw, pool=raw.pool.clone(), attention=replace(a, rotated=True))

@@ -196,9 +196,11 @@ def corrupt(store: MemoryStore, leaf: Cid) -> None:
 
 
 def places() -> list[object]:
-    every = [(way, block, layer, spoil) for way in WAYS for block in range(BLOCKS) for layer in range(LAYERS)
-             for spoil in (lose, corrupt)]  # fmt: skip
+    """Each leaf in each way; over the three ways it is lost as well as damaged, and in each way others are."""
+    every = [(way, block, layer, (lose, corrupt)[(number + block + layer) % 2])
+             for number, way in enumerate(WAYS) for block in range(BLOCKS) for layer in range(LAYERS)]  # fmt: skip
     few = (("recorded", 1, 2, corrupt), ("tailed", 1, 1, lose))
+    assert {*few} <= {*every}
     return [pytest.param(*each, marks=() if each in few else pytest.mark.slow) for each in every]
 
 
@@ -224,13 +226,23 @@ def test_what_does_not_come_is_one_miss_and_the_rest_is_computed(
     assert is_clean(engine)
 
 
-STOPS = [("launch", at) for at in range(1, 34)] + [("read", at) for at in range(1, 4)] + [("chunk", 0)]
+LAYER_LAUNCHES = 9
+STOPS = [
+    # One way after the other, shifted by layer: each is stopped in each layer, and at each launch that a layer makes.
+    *(
+        ("launch", layer * LAYER_LAUNCHES + at, [*WAYS][(layer + at) % len(WAYS)])
+        for layer in range(LAYERS)
+        for at in range(1, LAYER_LAUNCHES + 1)
+    ),
+    *(("read", at, way) for at in range(1, 4) for way in WAYS),
+    *(("chunk", 0, way) for way in WAYS),
+]
 FEW = [("launch", 9, "recorded"), ("read", 2, "tailed"), ("chunk", 0, "prompted")]
 
 
 @pytest.mark.parametrize(
     ("what", "at", "way"),
-    [pytest.param(*stop, way, marks=() if (*stop, way) in FEW else pytest.mark.slow) for stop in STOPS for way in WAYS],
+    [pytest.param(*stop, marks=() if stop in FEW else pytest.mark.slow) for stop in STOPS],
 )
 def test_stopped_anywhere_it_holds_what_it_held_or_what_had_come(what: str, at: int, way: str, world: World) -> None:
     """By a launch, by a read of the store or between chunks. The control: what follows is as if nothing had been."""
@@ -278,23 +290,35 @@ def test_a_disk_that_fails_is_an_error_and_holds_nothing(world: World) -> None:
     world.store.failure = KeyboardInterrupt()
 
 
+@pytest.fixture(scope="module")
+def windowed(engines: Engines) -> Iterator[Callable[[str], World]]:
+    """Worlds of families with windows, each made once."""
+    worlds: dict[str, World] = {}
+
+    def find(family: str) -> World:
+        if family not in worlds:
+            worlds[family] = World(engines, family)
+        return worlds[family]
+
+    yield find
+    for world in worlds.values():
+        world.index.close()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["smollm3-window", "mistral"])
 @pytest.mark.parametrize("lost", [None, *range(BLOCKS)])
-def test_windows_too(family: str, lost: int | None, engines: Engines) -> None:
+def test_windows_too(family: str, lost: int | None, windowed: Callable[[str], World]) -> None:
     """Where no layer reads the first blocks, they are not left on their way; and what is cut off is computed."""
-    world = World(engines, family)
-    try:
-        for way in WAYS.values():
-            engine = world.made().engine
-            if lost is not None:
-                lose(world.store, world.leaf(lost, 2))
-            live = way(engine, world)
-            assert [miss.position_start for miss in live.counts.misses] == ([] if lost is None else [lost * SIZE])
-            assert live.blocks[:BLOCKS] == world.blocks
-            assert live.next_logits().equal(world.expected.logits)
-            assert live.counts.tokens_reused + live.counts.tokens_computed == len(EVERYTHING)
-            live.close()
-            assert is_clean(engine)
-    finally:
-        world.index.close()
+    world = windowed(family)
+    for way in WAYS.values():
+        engine = world.made().engine
+        if lost is not None:
+            lose(world.store, world.leaf(lost, 2))
+        live = way(engine, world)
+        assert [miss.position_start for miss in live.counts.misses] == ([] if lost is None else [lost * SIZE])
+        assert live.blocks[:BLOCKS] == world.blocks
+        assert live.next_logits().equal(world.expected.logits)
+        assert live.counts.tokens_reused + live.counts.tokens_computed == len(EVERYTHING)
+        live.close()
+        assert is_clean(engine)

@@ -184,6 +184,9 @@ def test_single_rows_are_captured_and_give_the_same_bits(engines: Engines, monke
     assert plain.memory.graphs is None  # type: ignore[attr-defined]
 
 
+ASKED = 4
+
+
 def asked(number: int, **more: Any) -> Request:
     drafter = PromptLookup() if number % 2 else None
     return Request(
@@ -191,27 +194,38 @@ def asked(number: int, **more: Any) -> Request:
     )
 
 
+@pytest.fixture(scope="module")
+def alone(engines: Engines) -> list[tuple[list[int], torch.Tensor]]:
+    """What each has alone: its answer, and its rows."""
+    lone, found = engines.device().engine, []
+    for number in range(ASKED):
+        live = Live(lone)
+        live.append(asked(number).tokens)
+        answer = list(live.generate(asked(number).max_tokens, GREEDY))
+        live.settle_tail()
+        found.append((answer, rows_of(live)))
+        live.close()
+    return found
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("rows", [64, 5])
-def test_many_in_one_step_have_what_each_has_alone(rows: int, engines: Engines) -> None:
+def test_many_in_one_step_have_what_each_has_alone(
+    rows: int, engines: Engines, alone: list[tuple[list[int], torch.Tensor]]
+) -> None:
     """With drafts, and where there are so few rows that some leave the pool and come back."""
     engine = engines.device(blocks=rows).engine
-    scheduler, heard = Scheduler(engine, Limits(running=3, prefill_tokens=32)), [Heard() for _ in range(4)]
+    scheduler, heard = Scheduler(engine, Limits(running=3, prefill_tokens=32)), [Heard() for _ in range(ASKED)]
     for number, ear in enumerate(heard):
         scheduler.submit(asked(number), ear)
     drain(scheduler)
     assert engine.pool.used_blocks == 0
     assert not engine.residency.check_integrity()
-    lone = engines.device().engine
-    for number, ear in enumerate(heard):
-        request, live = asked(number), Live(lone)
-        live.append(request.tokens)
+    for ear, (answer, rows_alone) in zip(heard, alone, strict=True):
         assert ear.outcome.error is None
-        assert list(ear.outcome.tokens) == list(live.generate(24, GREEDY))
-        live.settle_tail()
+        assert list(ear.outcome.tokens) == answer
         assert isinstance(ear.outcome.kept, State)
-        assert torch.equal(ear.outcome.kept.rows.cpu(), rows_of(live))
-        live.close()
+        assert torch.equal(ear.outcome.kept.rows.cpu(), rows_alone)
     assert any(ear.outcome.preempted for ear in heard) is (rows == 5)
 
 
@@ -241,8 +255,12 @@ OPERATIONS: dict[str, Callable[[Live], object]] = {
         ("replay", RuntimeError("a launch failed")),
         *(
             pytest.param(operation, error, marks=pytest.mark.slow)
-            for operation in OPERATIONS
-            for error in (torch.OutOfMemoryError("none"), RuntimeError("a launch failed"), KeyboardInterrupt())
+            for operation, error in (
+                ("append", torch.OutOfMemoryError("none")), ("append", KeyboardInterrupt()),
+                ("decode", RuntimeError("a launch failed")), ("fill", KeyboardInterrupt()),
+                ("scores", torch.OutOfMemoryError("none")), ("replay", torch.OutOfMemoryError("none")),
+                ("replay", KeyboardInterrupt()),
+            )
         ),
     ],
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 import gc
 import json
+import resource
 import subprocess
 import sys
 import threading
@@ -12,6 +13,8 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 _EVERY_S = 0.005
+_STATM = Path("/proc/self/statm")
+"""Much shorter than `status`, and read some hundred times a second."""
 MIB = 1 << 20
 
 
@@ -43,10 +46,8 @@ class Measured:
 
 
 def _own_bytes() -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("RssAnon"):
-            return int(line.split()[1]) * 1024
-    raise RuntimeError("this kernel does not tell")
+    _, resident, shared, *_ = _STATM.read_bytes().split()
+    return (int(resident) - int(shared)) * resource.getpagesize()
 
 
 def in_child(module: str, *arguments: object) -> dict[str, Any]:

@@ -261,7 +261,7 @@ def test_leaves_are_hashed_on_two_threads_at_once(tmp_path: Path, monkeypatch: p
     def meet(data: bytes | memoryview) -> bytes:
         hashed_by.append(threading.get_ident())
         if len(hashed_by) <= 2:
-            both.wait(30)  # broken, and the test with it, where one thread does all
+            both.wait(120)  # broken, and the test with it, where one thread does all
         return blake3(data)
 
     large = blocks(2, size_bytes=writing.CHUNK_BYTES)

@@ -109,7 +109,7 @@ def test_processes_that_make_an_index_together_agree(path: Path) -> None:
     for process in processes:
         process.start()
     for process in processes:
-        process.join(60)
+        process.join(120)
         assert process.exitcode == 0
     with Index(path, make=False) as index:
         assert len(index.lookup_chain(KEYS, "test")) == len(KEYS)

@@ -1,7 +1,10 @@
-"""What the kernels take on each target, as a table: `python -m cyberkv.runtime.cuda.kernels.report [TARGET ...]`."""
+"""What the kernels take on each target, as a table.
+
+`python -m cyberkv.runtime.cuda.kernels.report [TARGET ...] [SHAPE ...]`: all targets or these, all shapes or these.
+"""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Sequence
 from typing import Final
 
 from ..support import LEAST_CAPABILITY_BF16, Attention, unsupported
@@ -28,29 +31,38 @@ MATRICES: Final = {
 """Weights of the common models: wide and narrow tiles, rows that end inside a tile."""
 
 COPIED: Final = SHAPES["f16, 32/32 heads of 80, partly rotated"]
+ANY: Final = "f16, any"
+"""The copies are the same in every shape."""
 
 
-def rows(target: str) -> Iterator[tuple[str, Taken]]:
-    """Compile attention and products in every shape that the target supports, and the copies in one."""
+def rows(target: str, chosen: Container[str] = (*SHAPES, *MATRICES, ANY)) -> Iterator[tuple[str, Taken]]:
+    """Compile attention and products in every chosen shape that the target supports, and the copies in one."""
     capability = TARGETS[target].arch if TARGETS[target].backend == "cuda" else None
     for name, attention in SHAPES.items():
-        if unsupported(attention, capability=capability) is None:
+        if name in chosen and unsupported(attention, capability=capability) is None:
             for kernel in ATTENTION:
                 yield name, compiled(kernel, attention, target)
     for name, shape in MATRICES.items():
-        if shape.dtype != "bf16" or capability is None or capability >= LEAST_CAPABILITY_BF16:
+        known = shape.dtype != "bf16" or capability is None or capability >= LEAST_CAPABILITY_BF16
+        if name in chosen and known:
             for kernel in ROWWISE:
                 yield name, compiled(kernel, shape, target)
-    for kernel in COPIES:
-        yield "f16, any", compiled(kernel, COPIED, target)
+    if ANY in chosen:
+        for kernel in COPIES:
+            yield ANY, compiled(kernel, COPIED, target)
 
 
-def main(targets: list[str]) -> None:
-    """Print the table, one line as soon as it is known."""
+def main(words: Sequence[str]) -> None:
+    """Print the table, one line as soon as it is known. Exits where a word is neither a target nor a shape."""
+    names = (*SHAPES, *MATRICES, ANY)
+    if unknown := [word for word in words if word not in TARGETS and word not in names]:
+        raise SystemExit(f"no target or shape: {unknown[0]!r}; shapes are {'; '.join(names)}")
+    targets = [word for word in words if word in TARGETS]
+    chosen = [word for word in words if word in names] or names
     print("| target | shape | kernel | registers | spilled B | shared B | matrix products |", flush=True)
     print("|---|---|---|---|---|---|---|", flush=True)
     for target in targets or [*TARGETS]:
-        for name, t in rows(target):
+        for name, t in rows(target, chosen):
             numbers = f"{t.registers} | {t.spilled_bytes} | {t.shared_bytes} | {', '.join(t.matrix) or 'none'}"
             print(f"| {target} | {name} | {t.kernel} | {numbers} |", flush=True)
 
