@@ -3,7 +3,9 @@
 import atexit
 import gc
 import os
+import shutil
 import signal
+import tempfile
 
 # A shell has what it starts in the background ignore Ctrl-C, and so would programs that tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -23,6 +25,26 @@ from hypothesis import HealthCheck, settings
 
 from cyberkv.cybergraph.index import Index
 from cyberkv.cybergraph.store import DiskStore, MemoryStore
+from cyberkv.cybergraph.store.slab import takes_direct
+
+DISK = Path(os.environ.setdefault("TMPDIR_OF_DISK", tempfile.gettempdir()))  # workers come to know it by that
+MEMORY = Path("/dev/shm")  # noqa: S108
+ROOM_BYTES = 8 << 30
+
+
+def is_like_a_disk(folder: Path) -> bool:
+    """Say whether there is room in a folder, and the calls are made there that are made on a disk."""
+    if not folder.is_dir() or shutil.disk_usage(folder).free < ROOM_BYTES:
+        return False
+    with tempfile.NamedTemporaryFile(dir=folder) as file:
+        file.write(bytes(4096))
+        file.flush()
+        return takes_direct(Path(file.name))
+
+
+# Most of the time of tests that write would be a disk's syncs. What is about a disk takes `disk_path`.
+if "TMPDIR" not in os.environ and is_like_a_disk(MEMORY):
+    os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
 
 # No deadline and no randomness: a test must not fail because the machine is busy, or only once.
 settings.register_profile(
@@ -62,6 +84,12 @@ def pytest_collection_finish() -> None:
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
     return tmp_path / "home"
+
+
+@pytest.fixture
+def disk_path() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir=DISK) as path:
+        yield Path(path)
 
 
 @pytest.fixture

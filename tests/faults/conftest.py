@@ -2,17 +2,13 @@
 
 import platform
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from itertools import count
-from mmap import PAGESIZE
 from pathlib import Path
-from tempfile import NamedTemporaryFile, TemporaryDirectory
 
 import pytest
 
-from cyberkv.cybergraph.store.slab import takes_direct
 from tests.faults import scenarios, syscalls
 from tests.faults.scenarios import Scenario
 from tests.faults.syscalls import Call
@@ -39,36 +35,12 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@cache
-def quick_folder() -> Path | None:
-    """Where files are made and synced at once: in memory, if that takes O_DIRECT as a disk does; else None.
-
-    No test here is about what a disk does: `mounts` makes those that are.
-    """
-    memory = Path("/dev/shm")  # noqa: S108
-    if not memory.is_dir():
-        return None
-    with NamedTemporaryFile(dir=memory) as probe:
-        probe.write(bytes(PAGESIZE))
-        probe.flush()
-        return memory if takes_direct(Path(probe.name)) else None
-
-
 @pytest.fixture
-def quick_path(tmp_path: Path) -> Iterator[Path]:
-    if quick_folder() is None:
-        yield tmp_path
-        return
-    with TemporaryDirectory(dir=quick_folder()) as path:
-        yield Path(path)
-
-
-@pytest.fixture
-def make_home(prepared: Path, quick_path: Path) -> MakeHome:
+def make_home(prepared: Path, tmp_path: Path) -> MakeHome:
     numbers = count()
 
     def make(scenario: Scenario) -> Path:
-        path = quick_path / f"home-{next(numbers)}"
+        path = tmp_path / f"home-{next(numbers)}"
         if scenario.fresh:
             path.mkdir()
         else:

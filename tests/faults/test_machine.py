@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 from cyberkv.cybergraph.store import DiskStore, Store, slab
-from tests.faults.conftest import quick_folder
 from tests.faults.operations import Operations
 from tests.faults.syscalls import KILL, at, run
 from tests.laws import test_store as laws
@@ -90,7 +89,7 @@ TestCrashes.settings = settings(max_examples=15, stateful_step_count=25, suppres
     kill_at=st.integers(0, 100),
 )
 def test_kills_among_any_operations(work: Operations, kill_at: int) -> None:
-    folder = Path(tempfile.mkdtemp(dir=quick_folder()))
+    folder = Path(tempfile.mkdtemp())
     try:
         ended = run(work, folder, at(kill_at, KILL))
         done = len(ended.said)

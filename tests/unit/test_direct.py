@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 
 from cyberkv.cybergraph import direct
 from cyberkv.cybergraph.direct import DirectFile
+from tests.conftest import DISK, MEMORY
 
-PLACES = [place for place in ("/dev/shm", None) if place is None or Path(place).is_dir()]  # noqa: S108  # one without O_DIRECT
+PLACES = sorted({DISK, MEMORY if MEMORY.is_dir() else DISK})
 
 
 @pytest.mark.parametrize("place", PLACES)
 @given(sizes=st.lists(st.integers(0, 9000), max_size=30))
-def test_what_is_written_is_there(place: str | None, sizes: list[int]) -> None:
+def test_what_is_written_is_there(place: Path, sizes: list[int]) -> None:
     data = [bytes([number % 251 + 1]) * size for number, size in enumerate(sizes)]
     with TemporaryDirectory(dir=place) as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(direct, "PIECE_BYTES", 8192)

@@ -106,12 +106,12 @@ def test_of_two_bytes_for_one_cid_the_second_is_not_looked_at(tmp_path: Path) ->
         assert store.get(cid) == data
 
 
-def test_large_cold_reads_go_around_the_page_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_cold_reads_go_around_the_page_cache(disk_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "DIRECT_BYTES", 1 << 20)
     leaves = pool_leaves(4)
     rows = [Pool(SMOLLM2, 4).leaves(row) for row in range(4)]
     out = [view for row in rows for view in row][: len(leaves)]
-    with DiskStore(tmp_path) as store:
+    with DiskStore(disk_path) as store:
         store.put_many(leaves, hashed=True)
         (slab_id,) = {place.slab for _, place in store.leaves()}
         if not store._slabs.direct or store._slabs.cached_bytes(slab_id, 0, 4096) is None:

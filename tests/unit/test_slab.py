@@ -144,11 +144,11 @@ class Calls:
 
 
 @pytest.fixture
-def direct(tmp_path: Path) -> SlabFiles:
-    (tmp_path / "probe").touch()
-    if not takes_direct(tmp_path / "probe"):
+def direct(disk_path: Path) -> SlabFiles:
+    (disk_path / "probe").touch()
+    if not takes_direct(disk_path / "probe"):
         pytest.skip("this file system takes no O_DIRECT")
-    files = SlabFiles(tmp_path, read_only=False, direct=True)
+    files = SlabFiles(disk_path, read_only=False, direct=True)
     files.reserve(SlabId(4, 0), 4)
     return files
 
@@ -206,7 +206,7 @@ def test_a_probe_of_what_is_not_there(tmp_path: Path) -> None:
     assert not takes_direct(tmp_path / "none")
 
 
-def test_what_the_page_cache_holds(direct: SlabFiles, tmp_path: Path) -> None:
+def test_what_the_page_cache_holds(direct: SlabFiles) -> None:
     name = SlabId(4, 0)
     if direct.cached_bytes(name, 0, 8192) is None:
         pytest.skip("this kernel does not say")
