@@ -81,6 +81,13 @@ def open_processor(session: Session, record: "ModelRecord", asked: Device) -> "D
         return None
 
 
+def free_device() -> None:
+    """Let the memory of a device go that was taken and is used no more."""
+    from ..runtime.cuda.choice import free_unused
+
+    free_unused()
+
+
 def say_less(session: Session, processor: "DeviceProcessor | None") -> None:
     """Say that the system gives less page-locked memory than is the default."""
     if session.verbose and processor is not None and processor.refused_host_bytes:

@@ -66,7 +66,7 @@ def add(session: Session, file: str, *, model: str | None, name: str | None, blo
     name = name or (known.name if known else unique(session.index, base))
     head = say_moves(session, name, None)
     recording = Recording(session, Live(engine), bench.codec, name, None, None, None, 0, head)
-    with scrubbing(session), changing(session) as change:
+    with changing(session) as change, scrubbing(session):
         with stoppable() as stop:
             recording.append_tokens(bench.codec.encode(text, special=False), stop)
         change.hold()

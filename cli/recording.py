@@ -13,7 +13,7 @@ from ..cybergraph.index.marks import encode_name
 from ..cybergraph.refs import resolve_root
 from ..cybergraph.verdict import Verdict
 from .context import Session
-from .device import PROCESSOR, Device, open_processor, say_less, say_why
+from .device import PROCESSOR, Device, free_device, open_processor, say_less, say_why
 from .interrupt import Stop, holdable
 from .marking import carry_marks
 from .models import choose_model, need_codec
@@ -92,6 +92,7 @@ class Recording:
 
                 append, self.first_append = self.first_append or self.live.append, None
                 append(tokens, progress)
+            stop.check()  # the last chunk was stored since it was asked
         finally:
             self.prefill_s += self.session.clock_s() - started_s
 
@@ -273,6 +274,8 @@ def load_engine(session: Session, record: "ModelRecord", device: Device = PROCES
             except (TierFull, UnsafeNumerics) as error:
                 say_why(session, error)
                 processor = opened = None
+            if opened is None:
+                free_device()
         engine, codec = opened or _open_engine(session, record, processor)
     say_less(session, processor)
     return engine, codec

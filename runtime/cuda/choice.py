@@ -1,5 +1,6 @@
 """Whether a model is computed on a CUDA device here, or why not."""
 
+import gc
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Literal
@@ -75,3 +76,9 @@ def open_device(
         TorchDevice(), kernels_of(name, theta_of(config)), seen.kind, memory_bytes=memory_bytes, host_bytes=host_bytes,
         captures=name == "triton",  # FlashInfer plans on the host
     )  # fmt: skip
+
+
+def free_unused() -> None:
+    """Give back what a device was taken for and is used no more: a pool and its copies refer to each other."""
+    gc.collect()
+    torch.cuda.empty_cache()

@@ -1,6 +1,5 @@
 """`--device`: what happens with a device, without one, and with one that does not compute this model."""
 
-import gc
 import json
 import weakref
 from dataclasses import replace
@@ -150,7 +149,6 @@ def test_a_device_that_cannot_is_given_back_where_the_choice_was_open(
     assert f"computing on the processor: {refused['message']}" in told.stderr
     assert reason in refused["message"]
     assert told.json["text"] == cyberkv.json(*RUN)["text"]
-    gc.collect()
     assert [pool() for pool in pools] == [None] * (0 if fault == "room" else 2)
     assert len(inline) == 2
 

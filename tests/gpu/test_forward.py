@@ -258,8 +258,8 @@ OPERATIONS: dict[str, Callable[[Live], object]] = {
             for operation, error in (
                 ("append", torch.OutOfMemoryError("none")), ("append", KeyboardInterrupt()),
                 ("decode", RuntimeError("a launch failed")), ("fill", KeyboardInterrupt()),
-                ("scores", torch.OutOfMemoryError("none")), ("replay", torch.OutOfMemoryError("none")),
-                ("replay", KeyboardInterrupt()),
+                ("scores", torch.OutOfMemoryError("none")), ("scores", KeyboardInterrupt()),
+                ("replay", torch.OutOfMemoryError("none")), ("replay", KeyboardInterrupt()),
             )
         ),
     ],
