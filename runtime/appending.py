@@ -168,15 +168,20 @@ class Appending(Decoding):
     def _prefill_chunks(
         self, tokens: Tokens[int], sealer: Sealer, named: list[Sealed], progress: Progress | None
     ) -> None:
-        """Compute tokens from the boundary on, chunk by chunk, and collect what was `named`."""
+        """Compute tokens from the boundary on, chunk by chunk, and collect what was `named` and is not stored yet."""
         size = self.engine.geometry.block_size
         chunk = max(size, CHUNK_TOKENS // size * size)
         total, known = len(self.tokens) + len(tokens), len(self.blocks)
+        remembered = known
         for start in range(0, len(tokens), chunk):
             if sealed := self._prefill(tokens[start : start + chunk]):
                 named.append(sealed)
                 sealer.store(sealed)
-            self.sequence.archive(known + sealer.stored_blocks)
+            stored = known + sealer.stored_blocks  # read once: the other thread goes on
+            while named and remembered + len(named[0].cids) <= stored:
+                remembered += len(named[0].cids)
+                self.remember(named.pop(0))  # before its rows may be archived
+            self.sequence.archive(stored)
             if progress:
                 progress(len(self.tokens), total)
 

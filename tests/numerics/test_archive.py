@@ -17,6 +17,7 @@ from cyberkv.runtime.rings import window
 from cyberkv.runtime.rings.archive import bring_back
 from cyberkv.runtime.rope import Rotary
 from cyberkv.runtime.rows import ARCHIVED
+from cyberkv.runtime.sealing import Sealed, Sealer
 from tests.numerics.full_copy import SIZE, TOKENS, WINDOW, Engines, decode, record, started
 
 pytestmark = pytest.mark.usefixtures("poisoned_planes")
@@ -116,8 +117,20 @@ def test_blocks_that_no_window_sees_leave_the_pool_and_stay_readable(
         started(control, TOKENS[:400])
 
 
-def test_an_archived_block_comes_back_from_memory_where_it_is_still_there(tight: None, tiny_engine: Engines) -> None:
-    engine = tiny_engine("mistral")
+@pytest.mark.parametrize("waits", [False, True])
+def test_an_archived_block_comes_back_from_memory_where_it_is_still_there(
+    waits: bool, tight: None, tiny_engine: Engines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether its row was given back when all was computed, or before: when it `waits`, chunks are stored at once."""
+    engine, store = tiny_engine("mistral"), Sealer.store
+
+    def store_now(sealer: Sealer, sealed: Sealed) -> None:
+        store(sealer, sealed)
+        sealer.wait()
+
+    if waits:
+        monkeypatch.setattr("cyberkv.runtime.appending.CHUNK_TOKENS", 64)
+        monkeypatch.setattr(Sealer, "store", store_now)
     live = started(engine, TOKENS[:400])
     engine.store.delete_many(Block.decode(engine.store.get(live.blocks[3])).kv)
     read_bytes = engine.residency.log.read_bytes(Tier.L2)
