@@ -18,6 +18,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 gc.disable()  # until all is imported, which gives nothing to collect
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -30,16 +31,28 @@ from cyberkv.cybergraph.store.slab import takes_direct
 DISK = Path(os.environ.setdefault("TMPDIR_OF_DISK", tempfile.gettempdir()))  # workers come to know it by that
 MEMORY = Path("/dev/shm")  # noqa: S108
 ROOM_BYTES = 8 << 30
+LIMITS = ("memory.max", "memory/memory.limit_in_bytes")
+"""Of a container, in either form of control groups."""
+
+
+def has_room(folder: Path) -> bool:
+    """Say whether a folder in memory has room, and so does memory."""
+    room_bytes = [shutil.disk_usage(folder).free, os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGESIZE")]
+    for limit in LIMITS:
+        with suppress(OSError, ValueError):  # "max" is no number
+            room_bytes.append(int((Path("/sys/fs/cgroup") / limit).read_text()))
+    return min(room_bytes) >= ROOM_BYTES
 
 
 def is_like_a_disk(folder: Path) -> bool:
-    """Say whether there is room in a folder, and the calls are made there that are made on a disk."""
-    if not folder.is_dir() or shutil.disk_usage(folder).free < ROOM_BYTES:
-        return False
-    with tempfile.NamedTemporaryFile(dir=folder) as file:
-        file.write(bytes(4096))
-        file.flush()
-        return takes_direct(Path(file.name))
+    """Say whether a folder may be written to, has room, and takes the calls that are made on a disk."""
+    with suppress(OSError):
+        if has_room(folder):
+            with tempfile.NamedTemporaryFile(dir=folder) as file:
+                file.write(bytes(4096))
+                file.flush()
+                return takes_direct(Path(file.name))
+    return False
 
 
 # Most of the time of tests that write would be a disk's syncs. What is about a disk takes `disk_path`.

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 from cyberkv.cybergraph.cid import Cid
 from cyberkv.cybergraph.store import DiskStore
@@ -22,6 +23,12 @@ def flip(store: DiskStore, cid: Cid, *, at: int = 0) -> None:
         data = bytearray(store.get(cid))
         data[at] ^= 1
         store._database.write(lambda txn: store._catalog.put_node(txn, cid, bytes(data)))
+
+
+def is_in_memory(folder: Path) -> bool:
+    """Say whether a file system is one that is all page cache."""
+    kind = subprocess.run(["stat", "-f", "-c", "%T", folder], capture_output=True, text=True, check=True)
+    return kind.stdout.strip() in ("tmpfs", "ramfs")
 
 
 def in_child(code: str, *args: object) -> subprocess.CompletedProcess[str]:

@@ -40,7 +40,7 @@ def _mounted(*options: object) -> Iterator[Path]:
 
 @contextmanager
 def in_memory(size_bytes: int) -> Iterator[Path]:
-    """A file system in memory, which does not take O_DIRECT."""
+    """A file system in memory: O_DIRECT, where the kernel takes it there, goes around nothing."""
     with _mounted("-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs") as folder:
         yield folder
 

@@ -14,8 +14,7 @@ from cyberkv.runtime.checkpoint import checkpoint, resume
 from cyberkv.runtime.engine import Engine
 from cyberkv.runtime.live import Live
 
-TRIES = 24
-"""Each leaf four times."""
+TRIES = pytest.mark.parametrize("tries", [24, pytest.param(100, marks=pytest.mark.slow)])
 TOKENS = [(13 * i * i + 11 * i + 5) % 250 for i in range(100)]
 CONTROL = [(7 * i * i + 3 * i + 1) % 250 for i in range(40)]
 Spoil = Callable[[MemoryStore, Cid], None]
@@ -63,13 +62,14 @@ def started(engine: Engine, tokens: list[int]) -> Live:
     return live
 
 
-def test_a_load_that_keeps_failing_uses_nothing_up(engine: Engine, failing: Failing) -> None:
+@TRIES
+def test_a_load_that_keeps_failing_uses_nothing_up(tries: int, engine: Engine, failing: Failing) -> None:
     recorded = started(engine, TOKENS)
     leaf = Block.decode(failing.get(recorded.blocks[2])).kv[0]
     sound = failing.get(leaf)
     before = engine.pool.used_blocks
     live = Live(engine)
-    for _ in range(TRIES):
+    for _ in range(tries):
         failing.memory._blocks[leaf] = sound  # as if somebody had healed it, in time for the next lookup only
         failing.target = leaf
         engine.residency.reset()  # as in another process: what is in the pool is not loaded
@@ -87,20 +87,22 @@ def test_a_load_that_keeps_failing_uses_nothing_up(engine: Engine, failing: Fail
     assert torch.equal(live.next_logits(), recorded.next_logits())
 
 
-def test_each_failed_load_is_one_miss_and_the_answer_is_the_same(engine: Engine, failing: Failing) -> None:
+@TRIES
+def test_each_failed_load_is_one_miss_and_the_answer_is_the_same(tries: int, engine: Engine, failing: Failing) -> None:
     recorded = started(engine, TOKENS)
     root = checkpoint(recorded, title="", created="")
     expected, control = recorded.next_logits(), started(engine, CONTROL).next_logits()
     leaves = [Block.decode(failing.get(cid)).kv[0] for cid in recorded.blocks]
     before, stored = engine.pool.used_blocks, set(failing.cids())
-    for attempt in range(TRIES):
-        at = attempt % len(leaves)
+    for attempt in range(tries):
+        round_number, at = divmod(attempt, len(leaves))
+        is_resumed = round_number % 2 == 1
         failing.target = leaves[at]
         engine.residency.reset()
-        live = resume(engine, root) if attempt % 2 else started(engine, TOKENS)
+        live = resume(engine, root) if is_resumed else started(engine, TOKENS)
         failing.target = None
         assert [miss.position_start for miss in live.counts.misses] == [16 * at]
-        tail = 4 if attempt % 2 else 0  # only a root has rows of the tail
+        tail = 4 if is_resumed else 0  # only a root has rows of the tail
         assert (live.counts.tokens_reused, live.counts.tokens_computed) == (16 * at + tail, 100 - 16 * at - tail)
         assert live.blocks == recorded.blocks
         assert torch.equal(live.next_logits(), expected)

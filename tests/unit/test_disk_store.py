@@ -1,7 +1,7 @@
 """The disk store beyond the contract: what survives, what is refused, what heals."""
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -27,6 +27,11 @@ from tests.contracts.synthetic import blocks, make_model
 
 
 class TestDiskStore(StoreContract):
+    @pytest.fixture
+    def store(self, disk_path: Path) -> Iterator[Store]:
+        with self.make(disk_path / "store") as store:
+            yield store
+
     def make(self, path: Path) -> Store:
         return DiskStore(path)
 
