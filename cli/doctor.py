@@ -15,6 +15,7 @@ from ..cybergraph.errors import CyberKVError, PeerError
 from ..cybergraph.peers.kubo.address import DEFAULT_ADDRESS
 from .accelerator import backends, backends_in_words, device, device_in_words, on_device, on_device_in_words
 from .context import Session, pass_session
+from .device import free_device
 from .kubo import kubo_rpc
 from .output import answer, facts, say
 from .peers_known import NOBODYS, Known, ask, beliefs
@@ -85,7 +86,7 @@ class Problems:
         try:
             return work()
         except CyberKVError as error:
-            self.found.append(error)
+            self.found.append(error.with_traceback(None))  # its frames would keep all that they worked on
             return None
 
 
@@ -144,6 +145,7 @@ def _model(
     there: dict[str, Any] | None = None
     if chosen and chosen["canonical"]["name"] != "cpu":
         there = problems.watch(lambda: on_device(session, record))
+        free_device()
         there = there or {"domain": None, "reason": problems.found[-1].message}
     return {
         "name": record.name, "cid": record.cid, "domain": domain and domain.name, "seals": domain is not None,

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from ..cybergraph.cid import Cid
+from ..cybergraph.errors import CyberKVError, UnsafeNumerics
 from ..cybergraph.index import Index
 from ..cybergraph.nodes import Model
 from ..cybergraph.store.base import Store
@@ -96,7 +97,7 @@ def build_engine(
     """
     place: Processor = processor or _host(loaded)
     store.put_node(loaded.identity)
-    domain = domain or probe(loaded.decoder, place, loaded.geometry)
+    domain = domain or _probe(loaded, place)
     pool = place.engine_pool(loaded.geometry, capacity_tokens or 2 * loaded.config.max_positions)
     return Engine(
         loaded.decoder, place, loaded.identity, loaded.cid, store, index, pool, domain, host_bytes=place.host_bytes
@@ -105,7 +106,23 @@ def build_engine(
 
 def known_answer(loaded: LoadedModel, processor: Processor | None = None) -> Domain:
     """Run the known-answer test of a loaded model, without a store; effects as in `probe`."""
-    return probe(loaded.decoder, processor or _host(loaded), loaded.geometry)
+    return _probe(loaded, processor or _host(loaded))
+
+
+def _probe(loaded: LoadedModel, processor: Processor) -> Domain:
+    try:
+        return probe(loaded.decoder, processor, loaded.geometry)
+    except CyberKVError:
+        raise
+    except Exception as error:
+        if not processor.kind:
+            raise
+        # No compiler, a driver that refuses a kernel, a device that failed: each names itself in its own way.
+        reason = next(iter(str(error).splitlines()), "") or type(error).__name__
+        raise UnsafeNumerics(
+            f"the known-answer test fails on the device: {reason}",
+            hint="--device cpu computes on the processor", reason=reason, device=processor.kind,
+        ) from error  # fmt: skip
 
 
 def _host(loaded: LoadedModel) -> HostProcessor:

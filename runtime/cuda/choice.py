@@ -1,6 +1,7 @@
 """Whether a model is computed on a CUDA device here, or why not."""
 
 import gc
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Literal
@@ -81,4 +82,5 @@ def open_device(
 def free_unused() -> None:
     """Give back what a device was taken for and is used no more: a pool and its copies refer to each other."""
     gc.collect()
-    torch.cuda.empty_cache()
+    with suppress(RuntimeError):  # of a device that has failed
+        torch.cuda.empty_cache()

@@ -153,6 +153,7 @@ class TorchDevice:
         try:
             return torch.empty(size_bytes, dtype=torch.uint8, pin_memory=True)
         except (RuntimeError, MemoryError) as error:
+            self._compute.raw.query()  # raises where the device has failed, which its allocator is the first to meet
             raise no_pinned(size_bytes) from error
 
     def copy(self, pairs: Iterable[tuple[Tensor, Tensor]], stream: Stream) -> None:
@@ -181,8 +182,15 @@ class TorchDevice:
     def capture(self, run: Callable[[], object]) -> Graph:
         """See `Device`. Other threads may go on: what they ask the driver for does not end the capture."""
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._graph_memory, capture_error_mode="thread_local"):
-            run()
+        try:
+            with (
+                torch.cuda.stream(self._compute.raw),  # a capture that cannot begin would leave its own stream current
+                torch.cuda.graph(graph, pool=self._graph_memory, capture_error_mode="thread_local"),
+            ):
+                run()
+        except BaseException:
+            self._graph_memory = torch.cuda.graph_pool_handle()  # the other one may count as captured to for ever
+            raise
         return TorchGraph(graph, self._compute.raw)
 
     def free_bytes(self) -> int:

@@ -68,6 +68,8 @@ class DeviceRows(Rows):
     def settle(self, rows: Iterable[int]) -> None:
         """Have the compute stream go on only after the copies that touch some rows, which have users."""
         with self.lock:
+            if not self._moved:  # as in most steps, whose tables are long
+                return
             moved = {row: self._moved[row] for row in self._moved.keys() & rows}
             for event in {id(event): event for event in moved.values()}.values():
                 self.device.compute.wait(event)

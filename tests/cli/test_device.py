@@ -2,6 +2,7 @@
 
 import json
 import weakref
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -125,7 +126,13 @@ def test_its_memory_is_bounded_by_the_option(cyberkv: Command, inline: list[Devi
     assert cyberkv.error(8, *RUN, "--device", "cuda", "--device-memory", "7B")["kind"] == "full"
 
 
-@pytest.mark.parametrize(("fault", "reason"), [("room", "bytes"), ("arithmetic", "nothing may be sealed here")])
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("room", "bytes"), ("arithmetic", "nothing may be sealed here"),
+        ("kernels", "the known-answer test fails on the device: no C compiler"),
+    ],
+)  # fmt: skip
 def test_a_device_that_cannot_is_given_back_where_the_choice_was_open(
     fault: str, reason: str, cyberkv: Command, inline: list[DeviceProcessor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,14 +149,20 @@ def test_a_device_that_cannot_is_given_back_where_the_choice_was_open(
         asks += ("--device-memory", "7B")
     else:
         probe, broken = engine.probe, replace(SOUND, broken="steps of 16 gave other bytes than one chunk")
-        monkeypatch.setattr(engine, "probe", lambda *parts: broken if parts[1].kind else probe(*parts))
+
+        def probe_on(decoder: Any, processor: Any, geometry: Any) -> Any:
+            if processor.kind and fault == "kernels":
+                raise RuntimeError("no C compiler\nset CC")
+            return broken if processor.kind else probe(decoder, processor, geometry)
+
+        monkeypatch.setattr(engine, "probe", probe_on)
         monkeypatch.setattr(engine, "build_engine", once.build_engine)
-    refused = cyberkv.error({"room": 8, "arithmetic": 5}[fault], *asks, "--device", "cuda")
+    refused = cyberkv.error(8 if fault == "room" else 5, *asks, "--device", "cuda")
     told = cyberkv("-v", "--json", *asks, "--device", "auto")
     assert f"computing on the processor: {refused['message']}" in told.stderr
     assert reason in refused["message"]
     assert told.json["text"] == cyberkv.json(*RUN)["text"]
-    assert [pool() for pool in pools] == [None] * (0 if fault == "room" else 2)
+    assert [pool() for pool in pools] == [None] * (2 if fault == "arithmetic" else 0)
     assert len(inline) == 2
 
 
@@ -224,6 +237,41 @@ def test_doctor_tries_each_model_on_the_device(
 
 
 @pytest.mark.usefixtures("answers_once")
+@pytest.mark.usefixtures("answers_once")
+@pytest.mark.parametrize("broken", [None, "steps of 16 gave other bytes than one chunk"])
+def test_doctor_gives_a_device_back_before_the_next_model(
+    broken: str | None, cyberkv: Command, add_tiny: Callable[..., Path], inline: list[DeviceProcessor],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    cyberkv("model", "add", add_tiny("other", "qwen2"))
+    monkeypatch.setattr(choice, "look", lambda: SEEN)
+    monkeypatch.setattr(backends, "unsupported", lambda *_, **__: None)
+    monkeypatch.setattr(backends, "installed_here", lambda: frozenset({"triton"}))
+    held: list[weakref.ref[Any]] = []
+    probe, make_pool, open_device = engine.probe, DeviceProcessor.engine_pool, choice.open_device
+
+    def noted(*given: Any) -> DevicePool:
+        held.append(weakref.ref(pool := make_pool(*given)))
+        return pool
+
+    def probe_on(decoder: Any, processor: Any, geometry: Any) -> Any:
+        if processor.kind:
+            held.append(weakref.ref(decoder))
+            return replace(SOUND, broken=broken)
+        return probe(decoder, processor, geometry)
+
+    def open_one(*given: Any, **options: Any) -> DeviceProcessor:
+        assert [each() for each in held] == [None] * len(held)
+        return open_device(*given, **options)
+
+    monkeypatch.setattr(DeviceProcessor, "engine_pool", noted)
+    monkeypatch.setattr(engine, "probe", probe_on)
+    monkeypatch.setattr(choice, "open_device", open_one)
+    result = cyberkv("--json", "doctor", ok=False)
+    assert (result.exit_code, len(result.json["problems"])) == ((5, 2) if broken else (0, 0)), result
+    assert len(held) == (2 if broken else 4)
+
+
 def test_doctor_agrees(cyberkv: Command, no_device: None) -> None:
     found = cyberkv.json("doctor")
     assert found["device"]["reason"] == cyberkv.error(3, *RUN, "--device", "cuda")["message"]

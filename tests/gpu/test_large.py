@@ -98,3 +98,16 @@ def test_what_was_captured_has_the_bits_of_what_is_launched(made: Case) -> None:
     graph.replay()
     assert same_bits(out[0], then)
     assert not same_bits(then, expected)
+
+
+@needs_gpu
+def test_a_capture_that_fails_leaves_the_stream_and_the_next_capture_as_they_were(made: Case) -> None:
+    q = made.ask(1)[:, 0]
+    expected, device, stream = made.decode(q), TorchDevice(), torch.cuda.current_stream()
+    with pytest.raises(RuntimeError):
+        device.capture(torch.cuda.synchronize)
+    assert torch.cuda.current_stream() == stream
+    assert same_bits(made.decode(q), expected)
+    out: list[torch.Tensor] = []
+    device.capture(lambda: out.append(made.decode(q))).replay()
+    assert same_bits(out[0], expected)
