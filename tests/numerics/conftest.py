@@ -18,7 +18,7 @@ from tests import once
 from tests.numerics.tiny import tiny_model
 
 
-@pytest.fixture(scope="package", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def once_each() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         once.remember_answers(patch)

@@ -20,7 +20,7 @@ anew, 788 to check, 322 to plan, 181 to list what is missing, 92 to import again
 """
 
 
-@pytest.mark.parametrize("blocks", [1_000, pytest.param(100_000, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
+@pytest.mark.parametrize("blocks", [5_000, pytest.param(100_000, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
 def test_a_long_conversation(tmp_path: Path, blocks: int) -> None:
     found = in_child("long_conversation", blocks, tmp_path)
     peaks = found.pop("peak_bytes")
