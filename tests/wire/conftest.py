@@ -25,7 +25,7 @@ from tests.wire.synthetic import record
 
 if TYPE_CHECKING:
     from tests.wire.example import Example
-    from tests.wire.sealed_home import Template
+    from tests.wire.sealed_home import SealedTalk, Template
 
 CALM = Patience(connect_s=30, read_s=30, block_s=60, retries=1, wait_s=0.2)
 """For servers that answer at once, on however busy a machine."""
@@ -192,3 +192,10 @@ def peer_at() -> Iterator[Callable[..., HttpPeer]]:
             return stack.enter_context(HttpPeer(url, patience=patience))
 
         yield connect
+
+
+@pytest.fixture
+def talk(two_pages: "Template", tmp_path: Path) -> "Iterator[SealedTalk]":
+    """A conversation of two pages."""
+    with two_pages.copied(tmp_path / "there") as copy:
+        yield copy

@@ -5,7 +5,6 @@ import tracemalloc
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,16 +35,9 @@ from tests.contracts.peer import ABSENT
 from tests.wire.asking import BROWSER, Ask, asking
 from tests.wire.conftest import running
 from tests.wire.proving_by_hand import KEY, Post, audience, bearer, car_cids, challenge, posting, token
-from tests.wire.sealed_home import MORE, OTHER, READER, Home, SealedTalk, Template, guarding
+from tests.wire.sealed_home import MORE, OTHER, READER, Home, SealedTalk, guarding
 
 RING = "ring-or/secp256k1/1"
-
-
-@pytest.fixture
-def talk(two_pages: Template, tmp_path: Path) -> Iterator[SealedTalk]:
-    """A conversation of two pages."""
-    with two_pages.copied(tmp_path / "there") as copy:
-        yield copy
 
 
 @pytest.fixture

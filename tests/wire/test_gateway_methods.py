@@ -1,9 +1,7 @@
 """What is sealed, by every method of asking, with and without a proof and with parts lost; and how many challenges."""
 
 import http.client
-from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
@@ -17,14 +15,7 @@ from cyberkv.cybergraph.nodes import PinSet
 from cyberkv.cybergraph.peers.proving import ASK_AT
 from tests.wire.asking import asking
 from tests.wire.proving_by_hand import KEY, bearer, posting, token
-from tests.wire.sealed_home import Home, SealedTalk, Template, guarding
-
-
-@pytest.fixture
-def talk(two_pages: Template, tmp_path: Path) -> Iterator[SealedTalk]:
-    """A conversation of two pages."""
-    with two_pages.copied(tmp_path / "there") as copy:
-        yield copy
+from tests.wire.sealed_home import Home, SealedTalk, guarding
 
 
 @pytest.fixture

@@ -34,17 +34,10 @@ from cyberkv.cybergraph.peers.proving import ASK_AT, PROVE_AT, WANTS
 from cyberkv.cybergraph.store import MemoryStore
 from tests.wire.asking import RAW, asking
 from tests.wire.conftest import CALM, Served, running
-from tests.wire.sealed_home import MORE, OTHER, READER, Home, SealedTalk, Template, guarding
+from tests.wire.sealed_home import MORE, OTHER, READER, Home, SealedTalk, guarding
 from tests.wire.synthetic import contents
 
 PeerAt = Callable[..., HttpPeer]
-
-
-@pytest.fixture
-def talk(two_pages: Template, tmp_path: Path) -> Iterator[SealedTalk]:
-    """A conversation of two pages."""
-    with two_pages.copied(tmp_path / "there") as copy:
-        yield copy
 
 
 @pytest.fixture
